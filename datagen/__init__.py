@@ -1,0 +1,1 @@
+"""Prompts to completions: a target model answers a planned mix, exactly once, into JSONL shards."""

@@ -1,0 +1,1 @@
+"""What to ask: the schema of a manifest, and the mixes that ship with Draftmill."""
