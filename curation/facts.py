@@ -37,7 +37,7 @@ class Flag(IntFlag):
     LOOP = 4
     """The completion repeats itself: a periodic tail, or mostly lines or phrases said before."""
     UNCLOSED_THINKING = 8
-    """A thinking block is opened and never closed, or closed and never opened."""
+    """A thinking block is opened and not closed."""
     REFUSAL = 16
     """The completion opens with a refusal."""
     CONTROL_TOKENS = 32
@@ -54,7 +54,6 @@ class Flag(IntFlag):
 
 FACTS_SCHEMA = pa.schema(
     [
-        ("shard", pa.dictionary(pa.int32(), pa.string())),  # file name
         ("line", pa.uint32()),  # 1-based; the record's number in files that are not line by line
         ("offset", pa.uint64()),  # byte offset of the line in the (decompressed) file
         ("num_bytes", pa.uint32()),  # length of the line without its end
@@ -81,7 +80,8 @@ FACTS_SCHEMA = pa.schema(
         ("completion_hash", pa.uint64()),  # xxh3 of the normalised completion
     ]
 )
-"""Columns as one shard's facts hold them on disk. The facts of a corpus add `domain` (string), resolved by precedence."""
+"""Columns as one shard's facts hold them on disk. A corpus adds `shard` (its file name) and `domain`, resolved by precedence,
+and fills `id` and `source` where rows have none."""
 
 
 class ReadingSettings(BaseModel):
