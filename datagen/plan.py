@@ -12,46 +12,31 @@ stays as short as it was, and what was added starts a new one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import zstandard
 
-from datagen import shards
-from manifests.schema import Manifest, Sampling
+from datagen import draw, shards
+from datagen.expansion import Expansion, PlanReport, Progress, expand
+from datagen.growth import obstacles
+from datagen.limits import PromptLimit
+from datagen.prompts import PlannedPrompt, decode, encode
+from datagen.rendering import Renderer
+from manifests.schema import Manifest
+
+__all__ = ["Expansion", "Plan", "PlanReport", "PlannedPrompt", "expand", "open_or_create", "open_plan", "write"]
 
 FOLDER = "plan"
 """Sub-folder of a run's folder that holds its plan."""
 
 CARD = "plan.json"
 """Written last; its presence means that the plan is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPrompt:
-    """One generation to make: a row of the plan, and later a row of a shard."""
-
-    id: str
-    """Content hash of (source, prompt, turn policy, rollout): 32 hexadecimal digits."""
-    source: str
-    domain: str
-    messages: list[dict[str, Any]]
-    """OpenAI messages that this row adds: the whole prompt, or, after `parent`, the turns since its answer."""
-    tools: list[dict[str, Any]] | None
-    """Tool definitions for the chat template."""
-    sampling: Sampling
-    """Resolved: the manifest's sampling with the source's overrides."""
-    thinking: bool | None
-    """Thinking on or off for this row; None leaves it to the target's `chat_template_kwargs`."""
-    parent: str | None
-    """Id of the row whose answer precedes `messages` (turn policy `all`); None for a first turn."""
-    conversation: str
-    """Key that the turns of one conversation share; equals `id` of its first row."""
-    rollout: int
-    """0-based generation number for the same prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +58,7 @@ class Plan:
         self.manifest = Manifest.model_validate(card["manifest"])
         """The resolved manifest, as last expanded."""
         self.shards = [PlanShard(**shard) for shard in card["shards"]]
+        self.report = PlanReport.from_dict(card["report"])
 
     @property
     def digest(self) -> str:
@@ -107,7 +93,7 @@ class Plan:
             ) from error
         if hashlib.sha256(lines).hexdigest() != self.shards[index].digest:
             raise ValueError(f"{path} is not the file that {CARD} describes; restore it, or plan into a fresh folder")
-        return [_decode(line) for line in lines.splitlines()]
+        return [decode(line) for line in lines.splitlines()]
 
     def prompts(self) -> Iterator[PlannedPrompt]:
         """Yield every row in plan order, a shard at a time."""
@@ -134,36 +120,89 @@ def open_plan(folder: Path) -> Plan:
     return Plan(folder, orjson.loads(path.read_bytes()))
 
 
-def store(
-    folder: Path,
-    batches: Iterable[list[PlannedPrompt]],
-    manifest: Manifest,
-    report: dict[str, Any],
-    kept: Plan | None = None,
-) -> Plan:
-    """Write shards of rows after those of `kept` (None starts a plan), then the card. Earlier files are not touched."""
+def write(expansion: Expansion, folder: Path, after: Plan | None = None) -> Plan:
+    """Write an expansion's shards behind those of `after` (None starts a plan), then the card. Earlier files are not touched."""
     place = folder / FOLDER
     place.mkdir(parents=True, exist_ok=True)
-    written = list(kept.shards) if kept else []
-    for batch in batches:
-        lines = b"".join(_encode(prompt) for prompt in batch)
+    written = list(after.shards) if after else []
+    for rows in expansion.shards():
+        lines = b"".join(encode(prompt) for prompt in rows)
         shards.publish(place / shard_file(len(written)), [zstandard.ZstdCompressor(level=3).compress(lines)])
-        written.append(PlanShard(len(batch), hashlib.sha256(lines).hexdigest()))
+        written.append(PlanShard(len(rows), hashlib.sha256(lines).hexdigest()))
     card = {
-        "manifest": manifest.model_dump(mode="json"),
-        "report": report,
+        "manifest": expansion.manifest.model_dump(mode="json"),
+        "report": expansion.report.as_dict(),
         "shards": [asdict(shard) for shard in written],
     }
     shards.write_card(place / CARD, card)
     return Plan(folder, card)
 
 
-def _encode(prompt: PlannedPrompt) -> bytes:
-    row = {name: getattr(prompt, name) for name in PlannedPrompt.__slots__}
-    return shards.encode_row({**row, "sampling": prompt.sampling.model_dump(mode="json")})
+def open_or_create(manifest: Manifest, manifest_path: Path, folder: Path, progress: Progress | None = None) -> Plan:
+    """Return the plan of a run's folder: a new one, the one that is there, or that one grown.
+
+    A plan whose manifest is the same opens as it is, without reading a source: it holds the prompts themselves.
+
+    Raises:
+        ValueError: the folder's plan follows another manifest that this one does not merely enlarge; says what differs.
+    """
+    if not (folder / FOLDER / CARD).is_file():
+        return write(_expand(manifest, manifest_path, folder, progress), folder)
+    plan = open_plan(folder)
+    if plan.manifest == manifest:
+        return plan
+    differences = obstacles(plan.manifest, manifest, {source.name: source.planned for source in plan.report.sources})
+    if differences:
+        raise ValueError(
+            f"{folder} holds a plan of another manifest: {'; '.join(differences)}{_vanishing(plan, manifest, manifest_path, progress)}. "
+            "A plan only grows: undo this, or run into a fresh folder with --out"
+        )
+    grown = _expand(manifest, manifest_path, folder, progress, kept_ranks(plan))
+    for source in plan.report.sources:
+        report = next(report for report in grown.report.sources if report.name == source.name)
+        report.rows += source.rows
+        report.expected_tokens += source.expected_tokens
+    return write(grown, folder, after=plan)
 
 
-def _decode(line: bytes) -> PlannedPrompt:
-    row = orjson.loads(line)
-    row["sampling"] = Sampling.model_validate(row["sampling"])
-    return PlannedPrompt(**row)
+def kept_ranks(plan: Plan) -> dict[str, np.ndarray]:
+    """Return the ranks of the prompts in a plan, ascending uint64, by source."""
+    found: dict[str, list[int]] = {source.name: [] for source in plan.manifest.sources}
+    for index in range(plan.num_shards):
+        for rows in _conversations(plan.shard(index)):
+            if rows[0].rollout == 0:
+                at = {row.id: number for number, row in enumerate(rows)}
+                steps = [(row.messages, None if row.parent is None else at[row.parent]) for row in rows]
+                found[rows[0].source].append(draw.rank(orjson.dumps([steps, rows[0].tools]), plan.manifest.seed))
+    return {name: np.sort(np.array(ranks, dtype=np.uint64)) for name, ranks in found.items()}
+
+
+def _conversations(rows: list[PlannedPrompt]) -> Iterator[list[PlannedPrompt]]:
+    for _, group in itertools.groupby(rows, key=lambda row: row.conversation):
+        yield list(group)
+
+
+def _expand(
+    manifest: Manifest,
+    manifest_path: Path,
+    folder: Path,
+    progress: Progress | None,
+    kept: dict[str, np.ndarray] | None = None,
+) -> Expansion:
+    limit = PromptLimit(Renderer(manifest.target, manifest_path.parent))
+    place = folder / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    return expand(manifest, manifest_path, progress, limit=limit, kept=kept, spool_folder=place)
+
+
+def _vanishing(plan: Plan, manifest: Manifest, manifest_path: Path, progress: Progress | None) -> str:
+    """Say how many of a plan's rows a fresh plan of another manifest would not have."""
+    planned = {bytes.fromhex(prompt.id) for prompt in plan.prompts()}
+    num_planned = len(planned)
+    try:
+        fresh = _expand(manifest, manifest_path, plan.folder, progress)
+    except ValueError:  # the other manifest cannot even be expanded here; what differs has been said
+        return ""
+    for prompt in fresh.prompts:
+        planned.discard(bytes.fromhex(prompt.id))
+    return f"; {len(planned)} of its {num_planned} rows would not be asked"

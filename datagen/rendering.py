@@ -25,7 +25,6 @@ _UNSET_MAX_LENGTH = 10**9
 """`transformers` writes 1e30 where a tokenizer states no length; no real context is near a thousand million."""
 
 _OPEN, _CLOSE = "<think>", "</think>"
-_THINK_BLOCK = re.compile(r"^\s*(?:<think>)?.*?</think>\s*", re.DOTALL)
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -192,11 +191,6 @@ def assistant_message(answer: dict[str, Any]) -> dict[str, Any]:
     if answer.get("tool_calls"):
         message["tool_calls"] = answer["tool_calls"]
     return message
-
-
-def without_thinking(text: str) -> str:
-    """Return an assistant's text without a leading `<think>` ... `</think>` block."""
-    return _THINK_BLOCK.sub("", text, count=1) if _CLOSE in text else text
 
 
 def _for_template(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

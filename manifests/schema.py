@@ -138,6 +138,8 @@ class Filters(_Model):
     """Columns and the values they may have, e.g. `{reasoning: ["off"], used_in_training: ["yes"]}`."""
     licenses: tuple[str, ...] | None = None
     """Row-level licences that are allowed, where rows carry a `license` column; None allows all."""
+    placeholders: Literal["drop", "keep"] = "drop"
+    """What happens to prompts with an unfilled `{{name}}` outside code; `keep` them where prompts are about templates."""
 
 
 class Source(_Model):
