@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from training.blocks import BlockLayout
+from training.flex_attention import flex_block_attention
+from training.structured_attention import structured_attention
 
 Backend = Literal["auto", "reference", "structured", "flex"]
 
@@ -43,7 +45,14 @@ def block_attention(
     `context` holds [T, G, D], `own` [A, K, G, D]. `window` is a sliding layer's width in tokens, None for full attention.
     `auto` is flex on CUDA and structured elsewhere. Padding blocks see themselves only.
     """
-    return _reference(queries_AKQD, context, own, layout, window)
+    if backend == "auto":
+        backend = "flex" if queries_AKQD.is_cuda else "structured"
+    if backend == "reference":
+        return _reference(queries_AKQD, context, own, layout, window)
+    tensors = (queries_AKQD, context.keys, context.values, own.keys, own.values)
+    if backend == "structured":
+        return structured_attention(*tensors, layout, window)
+    return flex_block_attention(*tensors, layout, window)
 
 
 def visible(layout: BlockLayout, window: int | None) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ class BlockSettings(BaseModel):
     """Blocks per micro-batch on one rank. With fewer eligible positions the rest are padding of weight zero."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockLayout:
     """Where the blocks of one micro-batch stand. Sorted by document, then by position; padding comes last."""
 

@@ -13,6 +13,7 @@ Q query heads, G key and value heads, D width of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -178,7 +179,8 @@ class DFlashDrafter(nn.Module):
         """Return every layer's keys and values [T, G, D] of the context, for several calls of `fill_blocks`."""
         context_TH = self.hidden_norm(self.fc(context_TF))
         angles = self._angles(position_T)
-        return [layer.self_attn.keys_values(context_TH, angles) for layer in self.layers]
+        layers = cast("list[DrafterLayer]", list(self.layers))
+        return [layer.self_attn.keys_values(context_TH, angles) for layer in layers]
 
     def fill_blocks(self, context: list[KeysValues], block_embeds_AKH: Tensor, layout: BlockLayout) -> Tensor:
         """Return what `forward` returns, from a context projected before."""

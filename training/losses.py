@@ -13,15 +13,19 @@ Letters: A anchors, K slots of a block, S = K - 1 predicted slots, H width, V vo
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-GAMMA_BY_BLOCK_SIZE = {16: 7.0, 10: 5.0, 8: 4.0}
-"""DFlash, arXiv 2602.06036."""
+TREE_CANDIDATES = 64
+"""Likeliest tokens kept per slot: a best-first tree of k nodes never needs more than k of them."""
+
+MIN_SURVIVAL = 0.01
+"""Least weight of a slot under `survival` weighting, so that late slots go on learning."""
 
 
 class LossSettings(BaseModel):
@@ -38,7 +42,7 @@ class LossSettings(BaseModel):
     weighting: Literal["gamma", "survival", "dpace"] = "gamma"
     """How a slot's weight falls along the block."""
     gamma: float | None = Field(default=None, gt=0.0)
-    """Decay length in slots of `gamma` weighting; None: 7 for blocks of 16, 5 for 10, 4 for 8, in between by interpolation."""
+    """Decay length in slots of `gamma` weighting; None: 7 for blocks of 16, 5 for 10, 4 for 8, and on those lines between."""
     survival_decay: float = Field(default=0.99, ge=0.0, lt=1.0)
     """Per step, what the running estimate of P(streak >= s) keeps of its past, for `survival` weighting."""
     dpace_alpha: float = Field(default=0.5, ge=0.0, le=1.0)
@@ -63,8 +67,6 @@ class LossOutput:
     """bool, slots that have a label."""
     correct_AS: Tensor
     """bool, the drafter's first choice is the label."""
-    top8_AS: Tensor
-    """bool, fewer than 8 tokens are more likely than the label."""
     tree_blocks: Tensor
     """int64 [M], numbers of the blocks whose most likely tokens were kept for trees."""
     tree_logprobs_MSC: Tensor
@@ -85,15 +87,55 @@ def block_loss(
 ) -> LossOutput:
     """Return the loss of all blocks. `head_VH` is frozen; the gradient reaches `hidden_AKH` alone.
 
-    `target_final_ASH` (blocks.predicting_hidden) is needed for `soft_kl`, `survival_S` for `survival` weighting. The first
-    `tree_blocks` valid blocks keep their likeliest tokens for metrics.tree_streaks.
+    `target_final_ASH` (blocks.predicting_hidden) is needed for `soft_kl`, `survival_S` for `survival` weighting. Blocks up to
+    `tree_blocks` of them, evenly spread over the valid ones, keep their likeliest tokens for metrics.tree_streaks. Matrix
+    products run in the dtype of `head_VH`, everything that is summed in float32.
     """
-    raise NotImplementedError
+    assert settings.soft_kl == 0 or target_final_ASH is not None, "soft_kl needs the target's final hidden states"
+    slot_weights_S = slot_weights(settings, hidden_AKH.shape[1], survival_S).to(hidden_AKH.device)
+    loss_sum, loss_AS, weight_AS, correct_AS = _ChunkedLoss.apply(
+        hidden_AKH, labels_AS, label_mask_AS, head_VH, settings, target_final_ASH, slot_weights_S
+    )
+    chosen = torch.nonzero(label_mask_AS[:, 0]).squeeze(1)
+    num_chosen = min(tree_blocks, chosen.numel())
+    chosen = chosen[torch.arange(num_chosen, device=chosen.device) * chosen.numel() // max(1, num_chosen)]
+    logprobs_MSC, rank_MS = _likeliest(
+        hidden_AKH.detach()[chosen, 1:], labels_AS[chosen], label_mask_AS[chosen], head_VH, settings
+    )
+    return LossOutput(
+        loss_sum=loss_sum,
+        weight_sum=weight_AS.sum(),
+        loss_AS=loss_AS,
+        weight_AS=weight_AS,
+        label_mask_AS=label_mask_AS,
+        correct_AS=correct_AS,
+        tree_blocks=chosen,
+        tree_logprobs_MSC=logprobs_MSC,
+        tree_label_rank_MS=rank_MS,
+    )
+
+
+def slot_weights(settings: LossSettings, block_size: int, survival_S: Tensor | None = None) -> Tensor:
+    """Return float32 [S], the weight of every slot; ones for D-PACE, whose weights depend on the block."""
+    if settings.weighting == "dpace":
+        return torch.ones(block_size - 1)
+    if settings.weighting == "survival":
+        assert survival_S is not None, "survival weighting needs the running estimate"
+        return survival_S.clamp(min=MIN_SURVIVAL)
+    return torch.exp(-torch.arange(block_size - 1) / resolve_gamma(settings, block_size))
 
 
 def resolve_gamma(settings: LossSettings, block_size: int) -> float:
-    """Return gamma for a block size, warning when the one asked for is far from what the field uses."""
-    raise NotImplementedError
+    """Return gamma for a block size (DFlash, arXiv 2602.06036: 4 for 8, 5 for 10, 7 for 16); warn where the one asked for is far off."""
+    published = block_size / 2 if block_size <= 10 else 5 + (block_size - 10) / 3
+    gamma = published if settings.gamma is None else settings.gamma
+    if not 0.66 < gamma / published < 1.5:
+        warnings.warn(
+            f"loss.gamma is {gamma:g}, but blocks of {block_size} are trained with about {published:.3g}; "
+            "leave loss.gamma out unless this is meant",
+            stacklevel=2,
+        )
+    return gamma
 
 
 def initial_survival(block_size: int) -> Tensor:
@@ -101,6 +143,165 @@ def initial_survival(block_size: int) -> Tensor:
     return torch.ones(block_size - 1)
 
 
-def update_survival(survival_S: Tensor, reached_S: Tensor, survived_S: Tensor, decay: float) -> Tensor:
-    """Return the estimate of P(streak >= s) after a step in which, over all ranks, `survived_S` of `reached_S` labelled blocks had it."""
-    raise NotImplementedError
+def update_survival(survival_S: Tensor, labelled_S: Tensor, survived_S: Tensor, decay: float) -> Tensor:
+    """Return the estimate of P(streak >= s) after a step in which, over all ranks, `survived_S` of `labelled_S` blocks with a
+    label in slot s had such a streak (metrics.survival_counts). Slots without labels keep their estimate."""
+    now_S = torch.where(labelled_S > 0, survived_S / labelled_S.clamp(min=1), survival_S)
+    return (decay * survival_S + (1 - decay) * now_S).float()
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Loss, metrics and the gradient of the hidden states, chunk by chunk, in one pass over the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_AKH: Tensor,
+        labels_AS: Tensor,
+        label_mask_AS: Tensor,
+        head_VH: Tensor,
+        settings: LossSettings,
+        target_final_ASH: Tensor | None,
+        slot_weights_S: Tensor,
+    ) -> tuple[Tensor, ...]:
+        num_blocks, num_slots = labels_AS.shape
+        loss_AS = torch.zeros(num_blocks, num_slots, device=hidden_AKH.device)
+        weight_AS, correct_AS = torch.zeros_like(loss_AS), torch.zeros_like(label_mask_AS)
+        grad_AKH = torch.zeros_like(hidden_AKH) if ctx.needs_input_grad[0] else None
+        step = _chunk_blocks(settings, num_slots, head_VH)
+        scratch = _Scratch(step * num_slots, head_VH)
+        for first in range(0, num_blocks, step):
+            block_R, slot_R = torch.nonzero(label_mask_AS[first : first + step], as_tuple=True)
+            block_R = block_R + first
+            if block_R.numel() == 0:
+                continue
+            labels_R = labels_AS[block_R, slot_R]
+            logits_RV = scratch.product(hidden_AKH[block_R, slot_R + 1], head_VH, "logits")
+            final_RH = None if target_final_ASH is None else target_final_ASH[block_R, slot_R]
+            rows = _rows_loss(logits_RV, labels_R, final_RH, head_VH, settings, scratch, grad_AKH is not None)
+            loss_AS[block_R, slot_R], correct_AS[block_R, slot_R] = rows.loss_R, rows.correct_R
+            weight_AS[first : first + step] = _block_weights(
+                rows.cross_entropy_R, label_mask_AS[first : first + step], slot_weights_S, settings
+            )
+            if grad_AKH is not None:
+                grad_RH = torch.mm(rows.grad_RV, head_VH).float() * weight_AS[block_R, slot_R, None]
+                grad_AKH[block_R, slot_R + 1] = grad_RH.to(grad_AKH.dtype)
+        ctx.save_for_backward(grad_AKH)
+        ctx.mark_non_differentiable(loss_AS, weight_AS, correct_AS)
+        return (weight_AS * loss_AS).sum(), loss_AS, weight_AS, correct_AS
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_AKH,) = ctx.saved_tensors
+        return (grad_AKH * grads[0].to(grad_AKH.dtype), *[None] * 6)
+
+
+class _Scratch:
+    """Buffers of [rows, V] used again by every chunk."""
+
+    def __init__(self, rows: int, head_VH: Tensor) -> None:
+        self.rows, self.like, self.buffers = rows, head_VH, dict[str, Tensor]()
+
+    def take(self, name: str, rows: int) -> Tensor:
+        """Return the first `rows` of the named buffer; what it held is overwritten."""
+        if name not in self.buffers:
+            self.buffers[name] = self.like.new_empty(self.rows, self.like.shape[0])
+        return self.buffers[name][:rows]
+
+    def product(self, hidden_RH: Tensor, head_VH: Tensor, name: str) -> Tensor:
+        """Return logits [R, V] in the named buffer."""
+        return torch.mm(hidden_RH.to(head_VH.dtype), head_VH.T, out=self.take(name, hidden_RH.shape[0]))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    loss_R: Tensor
+    cross_entropy_R: Tensor
+    correct_R: Tensor
+    grad_RV: Tensor
+    """Gradient of loss_R with respect to the logits, in their dtype."""
+
+
+def _rows_loss(
+    logits_RV: Tensor,
+    labels_R: Tensor,
+    final_RH: Tensor | None,
+    head_VH: Tensor,
+    settings: LossSettings,
+    scratch: _Scratch,
+    with_grad: bool,
+) -> _Rows:
+    """Return the loss of every row and its gradient. `logits_RV` is consumed."""
+    rows = torch.arange(labels_R.numel(), device=labels_R.device)
+    peak_R, choice_R = logits_RV.max(dim=-1)
+    probs_RV = torch.softmax(logits_RV, dim=-1, out=scratch.take("probs", labels_R.numel()))
+    # log sum exp through the largest probability, which cannot underflow as the label's can.
+    log_total_R = peak_R.float() - probs_RV[rows, choice_R].float().log()
+    cross_entropy_R = log_total_R - logits_RV[rows, labels_R].float()
+    correct_R = choice_R == labels_R
+    if settings.soft_kl == 0 and settings.cap == 0:
+        probs_RV[rows, labels_R] -= 1
+        return _Rows(cross_entropy_R, cross_entropy_R, correct_R, probs_RV)
+
+    loss_R = (1 - settings.soft_kl) * cross_entropy_R
+    grad_RV = probs_RV.float() * (1 - settings.soft_kl)
+    grad_RV[rows, labels_R] -= 1 - settings.soft_kl
+    if settings.soft_kl > 0:
+        assert final_RH is not None
+        target_RV = scratch.product(final_RH, head_VH, "target").float()
+        kl_R, kl_grad_RV = _softened_kl(logits_RV.float(), target_RV, settings.temperature)
+        loss_R = loss_R + settings.soft_kl * kl_R
+        grad_RV += settings.soft_kl * kl_grad_RV
+    if settings.cap > 0:
+        logprobs_RV = logits_RV.float() - log_total_R[:, None]
+        entropy_R = -(logprobs_RV.exp() * logprobs_RV).sum(dim=-1)
+        weight_R = settings.cap * correct_R
+        loss_R = loss_R + weight_R * entropy_R
+        grad_RV -= weight_R[:, None] * logprobs_RV.exp() * (logprobs_RV + entropy_R[:, None])
+    return _Rows(loss_R, cross_entropy_R, correct_R, grad_RV.to(logits_RV.dtype))
+
+
+def _softened_kl(logits_RV: Tensor, target_RV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return T^2 KL(target || drafter) of both at temperature T, and its gradient with respect to the drafter's logits."""
+    drafter = (logits_RV / temperature).log_softmax(dim=-1)
+    target = (target_RV / temperature).log_softmax(dim=-1)
+    kl_R = temperature**2 * (target.exp() * (target - drafter)).sum(dim=-1)
+    return kl_R, temperature * (drafter.exp() - target.exp())
+
+
+def _block_weights(
+    cross_entropy_R: Tensor, label_mask_AS: Tensor, slot_weights_S: Tensor, settings: LossSettings
+) -> Tensor:
+    """Return the weights [A, S] of a chunk's slots, 0 where there is no label."""
+    if settings.weighting != "dpace":
+        return slot_weights_S * label_mask_AS
+    lifted_AS = torch.zeros(label_mask_AS.shape, device=label_mask_AS.device)
+    alpha = settings.dpace_alpha
+    lifted_AS[label_mask_AS] = (1 - alpha) * torch.exp(-cross_entropy_R) + alpha
+    # w_j = sum over m >= j of prod_{i <= m} q~_i: what the accepted length gains with log q_j.
+    survival_AS = lifted_AS.cumprod(dim=1)
+    return survival_AS.flip(1).cumsum(dim=1).flip(1) * label_mask_AS
+
+
+def _chunk_blocks(settings: LossSettings, num_slots: int, head_VH: Tensor) -> int:
+    return max(1, settings.chunk_bytes // (4 * num_slots * head_VH.shape[0]))
+
+
+@torch.no_grad()
+def _likeliest(
+    hidden_MSH: Tensor, labels_MS: Tensor, label_mask_MS: Tensor, head_VH: Tensor, settings: LossSettings
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities [M, S, C] of the likeliest tokens of every slot, and the label's place among them."""
+    num_blocks, num_slots = labels_MS.shape
+    num_candidates = min(TREE_CANDIDATES, head_VH.shape[0])
+    logprobs_MSC = torch.empty(num_blocks, num_slots, num_candidates, device=hidden_MSH.device)
+    rank_MS = torch.empty_like(labels_MS)
+    step = _chunk_blocks(settings, num_slots, head_VH)
+    for first in range(0, num_blocks, step):
+        part = slice(first, first + step)
+        logits = torch.matmul(hidden_MSH[part].to(head_VH.dtype), head_VH.T).float()
+        top = logits.topk(num_candidates, dim=-1)
+        logprobs_MSC[part] = top.values - logits.logsumexp(dim=-1, keepdim=True)
+        hit = (top.indices == labels_MS[part, :, None]) & label_mask_MS[part, :, None]
+        rank_MS[part] = torch.where(hit.any(dim=-1), hit.int().argmax(dim=-1), num_candidates)
+    return logprobs_MSC, rank_MS

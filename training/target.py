@@ -18,11 +18,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from training.drafter_config import ROPE_TYPES, TargetFacts, check_target_layer_ids
 
 if TYPE_CHECKING:
     from training.batches import Batch
+
+RECURRENT_FLAGS = ("has_previous_state", "is_conv_states_initialized", "is_recurrent_states_initialized")
+"""What transformers keeps beside the states of a recurrent layer, by state."""
 
 ROPE_FIELDS = (
     "rope_type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
@@ -55,6 +64,34 @@ class Features:
     """Outputs of the chosen layers, one after another, in the target's dtype."""
     final_TH: Tensor
     """Last hidden state after the final norm; times lm_head it is the logits of the next token."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the target says about N tokens read on top of a cache."""
+
+    logits_NV: Tensor
+    """Logits of the token after each."""
+    features_NF: Tensor
+    """Outputs of the chosen layers, one after another."""
+
+
+class TargetCache:
+    """What the target remembers of one text. `Target.extend` grows it, `Target.rollback` and `Target.keep` shrink it."""
+
+    def __init__(self, config: Any) -> None:
+        self.states = DynamicCache(config=config.get_text_config())
+        self.length = 0
+        self.recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.states.layers)
+        self.sliding = any(self.states.is_sliding)
+        self.saved: list[dict[str, Any]] = []
+        """States of the recurrent layers before the last `extend`: they cannot be cropped, only restored and run again."""
+        self.last_ids: Tensor | None = None
+        """Tokens of the last `extend`."""
+        if self.sliding:
+            for layer in self.states.layers:
+                if isinstance(layer, DynamicSlidingWindowLayer):
+                    layer.activate_past_recording()
 
 
 class Target:
@@ -115,6 +152,80 @@ class Target:
         final_TH[real_T] = final[row_N, column_N]
         return Features(hidden_TF, final_TH)
 
+    def open_cache(self) -> TargetCache:
+        """Return the cache of an empty text."""
+        return TargetCache(self.model.config)
+
+    @torch.no_grad()
+    def extend(
+        self,
+        cache: TargetCache,
+        ids_N: Tensor,
+        layer_ids: tuple[int, ...],
+        depth_N: Tensor | None = None,
+        ancestors_NN: Tensor | None = None,
+    ) -> Step:
+        """Read N tokens on top of the cache and return what the target says about each.
+
+        For a draft tree, `depth_N` is every token's distance from the end of the cache (0 for its root) and `ancestors_NN` (bool)
+        says which of the N tokens each may see, itself included; follow it with `keep`.
+
+        Raises:
+            ValueError: a tree, and a target whose cache cannot hold one.
+        """
+        if ancestors_NN is not None and (cache.recurrent or cache.sliding):
+            raise ValueError(
+                "this target has recurrent or sliding-window layers, whose cache holds one text and no tree; verify chains instead"
+            )
+        cache.saved = [_save(layer) for layer in cache.states.layers] if cache.recurrent else []
+        cache.last_ids = ids_N
+        position_N = cache.length + (torch.arange(ids_N.numel(), device=ids_N.device) if depth_N is None else depth_N)
+        with self._caught(layer_ids) as caught:
+            final = self.decoder(
+                input_ids=ids_N[None],
+                position_ids=position_N[None],
+                attention_mask=None
+                if ancestors_NN is None
+                else _tree_mask(cache.length, ancestors_NN, self.embed_VH.dtype),
+                past_key_values=cache.states,
+                use_cache=True,
+            ).last_hidden_state[0]
+        cache.length += ids_N.numel()
+        features = [caught[layer][0] for layer in layer_ids]
+        return Step(self.logits(final), torch.cat(features, dim=-1) if features else final.new_empty(final.shape[0], 0))
+
+    @torch.no_grad()
+    def rollback(self, cache: TargetCache, length: int) -> None:
+        """Forget all but the first `length` tokens, which must reach back to before the last `extend` at most.
+
+        Attention layers drop keys and values. Recurrent layers return to their state before the last `extend` and read the
+        tokens that stay once more: one further forward pass, and only where something is dropped.
+        """
+        assert cache.last_ids is not None and cache.length - cache.last_ids.numel() <= length <= cache.length
+        if not cache.recurrent:
+            cache.states.crop(length - cache.length)
+            cache.length = length
+            return
+        if length == cache.length:
+            return
+        before = cache.length - cache.last_ids.numel()
+        stays = cache.last_ids[: length - before]
+        for layer, saved in zip(cache.states.layers, cache.saved, strict=True):
+            _restore(layer, saved, before - cache.length)
+        cache.length = before
+        if stays.numel():
+            self.extend(cache, stays, ())
+
+    @torch.no_grad()
+    def keep(self, cache: TargetCache, nodes: Tensor) -> None:
+        """Of the tokens of the last `extend`, keep those at `nodes` (int64, ascending: a path of the tree), in that order."""
+        assert cache.last_ids is not None
+        before = cache.length - cache.last_ids.numel()
+        kept = torch.cat([torch.arange(before, device=nodes.device), before + nodes])
+        for layer in cache.states.layers:
+            layer.keys, layer.values = layer.keys[:, :, kept], layer.values[:, :, kept]
+        cache.length = before + nodes.numel()
+
     @contextmanager
     def _caught(self, layer_ids: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
         """Collect the outputs of the layers, by number, of whatever runs inside."""
@@ -144,6 +255,34 @@ class Target:
                 f"{type(self.model).__name__} scales or caps its logits after lm_head; a drafter shares the bare lm_head, "
                 "so this target is not supported"
             )
+
+
+def _tree_mask(length: int, ancestors_NN: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to the scores, [1, 1, N, length + N]: all of the text, and of the tree each token's ancestors."""
+    past = torch.ones(ancestors_NN.shape[0], length, dtype=torch.bool, device=ancestors_NN.device)
+    seen = torch.cat([past, ancestors_NN], dim=1)
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)[
+        None, None
+    ]
+
+
+def _save(layer: Any) -> dict[str, Any]:
+    """Return copies of a recurrent layer's states, nothing of other layers."""
+    if not isinstance(layer, LinearAttentionCacheLayerMixin):
+        return {}
+    copies = {
+        name: {index: None if state is None else state.clone() for index, state in getattr(layer, name).items()}
+        for name in ("conv_states", "recurrent_states")
+    }
+    flags = {name: dict(getattr(layer, name)) for name in RECURRENT_FLAGS}
+    return copies | flags
+
+
+def _restore(layer: Any, saved: dict[str, Any], tokens_to_remove: int) -> None:
+    for name, value in saved.items():
+        setattr(layer, name, value)
+    if isinstance(layer, DynamicLayer):
+        DynamicLayer.crop(layer, tokens_to_remove)
 
 
 def target_facts(config: Any) -> TargetFacts:
