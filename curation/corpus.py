@@ -165,8 +165,9 @@ def _read_all(
     paths: list[Path], cache: Path, settings: ReadingSettings, workers: int, progress: Progress | None
 ) -> list[ShardCard]:
     """Return the card of every shard, reading those that are new or changed."""
-    cards = {path: known(path, ShardFiles.of(path, cache, settings)) for path in paths}
-    todo = [path for path in paths if cards[path] is None]
+    found = {path: known(path, ShardFiles.of(path, cache, settings)) for path in paths}
+    cards = {path: card for path, card in found.items() if card is not None}
+    todo = [path for path in paths if path not in cards]
     sizes = {path: path.stat().st_size for path in todo}
     total, done = sum(sizes.values()), 0
     for path, card in _read_each(todo, cache, settings, workers if total > _WORTH_A_POOL_BYTES else 1):
@@ -174,7 +175,7 @@ def _read_all(
         done += sizes[path]
         if progress is not None:
             progress(done, total)
-    return [card for path in paths if (card := cards[path]) is not None]
+    return [cards[path] for path in paths]
 
 
 def _read_each(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, BinaryIO
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 from datagen import shards
 
@@ -68,7 +70,7 @@ def read_lines(path: Path) -> Iterator[Line]:
                 yield from _read_document(file.read())
             else:
                 yield from _read_line_by_line(file)
-    except (EOFError, gzip.BadGzipFile, *_zstd_errors()) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         yield Line(0, 0, 0, None, reason="damaged_compression", preview=str(error))
 
 
@@ -221,9 +223,3 @@ def _record(number: int, offset: int, size: int, value: Any, preview: str) -> Li
 
 def _preview(raw: bytes, most: int = 200) -> str:
     return raw[:most].decode("utf-8", "replace")
-
-
-def _zstd_errors() -> tuple[type[Exception], ...]:
-    import zstandard
-
-    return (zstandard.ZstdError,)
