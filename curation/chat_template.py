@@ -36,7 +36,9 @@ class Turn:
 class ChatTemplate:
     """A tokenizer's chat template, with what a probe found about it."""
 
-    def __init__(self, tokenizer: Any, template_kwargs: dict[str, Any] | None = None, template: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, template_kwargs: dict[str, Any] | None = None, template: str | None = None
+    ) -> None:
         """Probe the template.
 
         Args:
@@ -62,7 +64,9 @@ class ChatTemplate:
             raise ValueError(f"the chat template cannot render one question and one answer: {error}") from error
         before, found, self._end = whole.rpartition(_ASSISTANT)
         if not found:
-            raise ValueError("the chat template leaves out the assistant's answer; give a tokenizer with a complete one")
+            raise ValueError(
+                "the chat template leaves out the assistant's answer; give a tokenizer with a complete one"
+            )
         special = set(tokenizer.all_special_ids) | {
             index for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
@@ -74,7 +78,9 @@ class ChatTemplate:
         header_ids = tokenizer(header, add_special_tokens=False)["input_ids"]
         self._header = header if any(index in special for index in header_ids) else ""
 
-    def turn(self, messages: list[dict[str, Any]], answer: dict[str, Any], tools: Any = None, finished: bool = True) -> Turn:
+    def turn(
+        self, messages: list[dict[str, Any]], answer: dict[str, Any], tools: Any = None, finished: bool = True
+    ) -> Turn:
         """Return the turn in which `answer` follows `messages`.
 
         Args:

@@ -61,7 +61,9 @@ def hold_out(
                 chosen[cluster] = True
                 missing -= int(sizes[cluster])
         if missing:
-            notes.append(f"held out {wanted - missing} of {wanted} {domain} rows: its other prompts are too alike to part")
+            notes.append(
+                f"held out {wanted - missing} of {wanted} {domain} rows: its other prompts are too alike to part"
+            )
     out = chosen[cluster_of]
     return Outcome(positions[~out], [Drop(int(row), REASON) for row in positions[out]], notes)
 

@@ -74,10 +74,14 @@ def _swap_until_even(
         light, heavy = int(by_tokens[0]), int(by_tokens[-1])
         if tokens[heavy] - tokens[light] <= EVEN_ENOUGH * tokens.mean():
             return
-        pairs = [(heavy, int(other)) for other in by_tokens[:-1]] + [(int(other), light) for other in by_tokens[-2:0:-1]]
+        pairs = [(heavy, int(other)) for other in by_tokens[:-1]] + [
+            (int(other), light) for other in by_tokens[-2:0:-1]
+        ]
         for down, up in pairs:
             gap = int(tokens[down] - tokens[up])
-            swap = _best_swap(np.flatnonzero(shard_of == down), np.flatnonzero(shard_of == up), gap, lengths, domains, keys)
+            swap = _best_swap(
+                np.flatnonzero(shard_of == down), np.flatnonzero(shard_of == up), gap, lengths, domains, keys
+            )
             if swap is not None:
                 break
         else:

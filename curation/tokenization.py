@@ -69,8 +69,8 @@ def tokenize_rows(
     chunk = TokenizedChunk()
     pending: list[tuple[int, int, Turn]] = []
     for position, row in rows:
-        if row["prompt_token_ids"] and row["completion_token_ids"]:
-            _add(chunk, position, _from_ids(position, row, settings))
+        if row["prompt_token_ids"] is not None and row["completion_token_ids"] is not None:
+            _add(chunk, _from_ids(position, row, settings))
             continue
         assert encoding is not None, "rows without token ids need a tokenizer"
         turns = _turns(position, row, encoding.template, settings)
@@ -107,7 +107,8 @@ def _turns(
         turns = [(OWN_COMPLETION, template.turn(messages, answer, tools, row.get("finish_reason") != "length"))]
         if settings.turns == "all":
             turns = [
-                (number, template.turn(messages[:index], messages[index], tools)) for number, index in enumerate(history)
+                (number, template.turn(messages[:index], messages[index], tools))
+                for number, index in enumerate(history)
             ] + turns
     except TemplateRefused as error:
         return Drop(position, "chat_template_refused", detail=str(error))
@@ -127,7 +128,7 @@ def _encode_turns(
         documents = [result for result in results if isinstance(result, Document)]
         # A row that lost some of its turns is kept for the others; one that lost all is dropped for its last one's reason.
         for result in documents or results[-1:]:
-            _add(chunk, result.row, result)
+            _add(chunk, result)
 
 
 def _document(
@@ -146,7 +147,7 @@ def _document(
     return Document(position, turn, ids, len(prompt), cut)
 
 
-def _add(chunk: TokenizedChunk, position: int, result: Document | Drop) -> None:
+def _add(chunk: TokenizedChunk, result: Document | Drop) -> None:
     if isinstance(result, Drop):
         chunk.dropped.append(result)
     else:

@@ -67,7 +67,7 @@ def write_shard(path: Path, documents: Documents, labels: Labels, chosen: np.nda
 def write_folder_cards(folder: Path, num_shards: int, *, description: str, fingerprint: str, split: str) -> None:
     """Write `dataset_info.json` and `state.json`, which make the Arrow files of `folder` a saved dataset."""
     info = {"citation": "", "description": description, "features": features(), "homepage": "", "license": ""}
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": shard_name(index, num_shards)} for index in range(num_shards)],
         "_fingerprint": fingerprint,
         "_format_columns": None,
@@ -105,7 +105,10 @@ def _batch(documents: Documents, labels: Labels, chosen: np.ndarray, schema: pa.
         pa.ListArray.from_arrays(offsets, pa.array(input_ids)),
         pa.ListArray.from_arrays(offsets, pa.array(loss_mask)),
         pa.array(lengths.astype(np.int32)),
-        *(pa.array([column[index] for index in chosen], pa.string()) for column in (labels.id, labels.source, labels.domain)),
+        *(
+            pa.array([column[index] for index in chosen], pa.string())
+            for column in (labels.id, labels.source, labels.domain)
+        ),
     ]
     return pa.record_batch(columns, schema=schema)
 
