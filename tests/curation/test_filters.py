@@ -8,6 +8,7 @@ from curation.facts import Flag
 from curation.filters import FilterSettings
 from curation.funnel import Funnel
 
+DEFAULTS = FilterSettings()
 GOOD = {
     "id": "a",
     "source": "books",
@@ -27,7 +28,7 @@ def facts(*changes: dict) -> pl.DataFrame:
     )
 
 
-def reasons(table: pl.DataFrame, settings: FilterSettings = FilterSettings(), **kwargs) -> dict[int, str]:
+def reasons(table: pl.DataFrame, settings: FilterSettings = DEFAULTS, **kwargs) -> dict[int, str]:
     positions = np.arange(len(table))
     outcome = filters.apply(table, positions, settings, **kwargs)
     Funnel(len(table)).add("filters", positions, outcome)
