@@ -23,7 +23,8 @@ import polars as pl
 
 from curation import rows
 from curation.facts import OTHER, ReadingSettings
-from curation.lines import Line, is_seekable, raw_line, read_lines
+from curation.files import is_seekable, list_files, read_lines
+from curation.lines import Line, read_line
 from curation.reading import Counts, ShardCard, ShardFiles, known, read_shard, row_of, settings_digest
 from datagen import shards as shard_format
 
@@ -38,8 +39,6 @@ UNKNOWN_SOURCE = "unknown"
 REJECTED_FILE = "rejected.jsonl"
 """Every rejected line of the corpus: shard, line, byte offset, reason and the line's beginning."""
 
-_OTHER_SUFFIXES = (".parquet", ".json", ".json.gz", ".json.zst")
-_OWN_FILES = ("run.json", "profile.json", "set.json", "state.json", "dataset_info.json")
 _WORTH_A_POOL_BYTES = 32 * 1024 * 1024
 """Below this, starting processes costs more than they save."""
 
@@ -110,7 +109,7 @@ def open_corpus(
         ValueError: the folder is missing or holds no shard.
     """
     settings = settings or ReadingSettings()
-    paths = list_shards(folder)
+    paths = list_files(folder)
     cache = cache or default_cache(folder)
     cache.mkdir(parents=True, exist_ok=True)
     cards = _read_all(paths, cache, settings, workers, progress)
@@ -129,27 +128,6 @@ def open_corpus(
         digest=digest,
         rejected=_gather_rejected(cache / REJECTED_FILE, files),
     )
-
-
-def list_shards(folder: Path) -> list[Path]:
-    """Return the files of `folder` that may hold completions: shards first, then Parquet and JSON files by name.
-
-    Raises:
-        ValueError: the folder is missing or holds none.
-    """
-    if not folder.is_dir():
-        raise ValueError(f"no folder {folder}; `datagen run --manifest ...` makes one")
-    others = sorted(
-        path
-        for path in folder.iterdir()
-        if path.name.endswith(_OTHER_SUFFIXES) and path.name not in _OWN_FILES and not path.name.startswith(".")
-    )
-    try:
-        return shard_format.list_shards(folder) + others
-    except ValueError:
-        if not others:
-            raise
-        return others
 
 
 def default_cache(folder: Path) -> Path:
@@ -272,7 +250,7 @@ class _LineReader:
         if self._file is None:
             return self._lines.get(number) or Line(number, offset, size, None, reason="gone")
         self._file.seek(offset)
-        return raw_line(number, offset, self._file.read(size))
+        return read_line(number, offset, self._file.read(size))
 
     def _open(self, path: Path) -> None:
         if self._file is not None:

@@ -21,7 +21,8 @@ import xxhash
 
 from curation import rows
 from curation.facts import FACTS_SCHEMA, FACTS_VERSION, ReadingSettings
-from curation.lines import Line, read_lines
+from curation.files import read_lines
+from curation.lines import Line
 from curation.measure import ReadRow, measure
 from datagen import shards
 

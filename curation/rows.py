@@ -8,6 +8,7 @@ An object without a prompt or without an answer is not a completion, and the rea
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 ROLES = {
@@ -32,8 +33,22 @@ ROLES = {
 """Role names seen in public data, and the OpenAI role that each means."""
 
 PROMPT_KEYS = ("prompt", "question", "query", "instruction", "problem", "text", "Question", "Problem")
-ANSWER_KEYS = ("completion", "response", "output", "answer", "answers", "solution", "code", "Answer", "Solution")
+ANSWER_KEYS = (
+    "completion",
+    "response",
+    "output",
+    "answer",
+    "answers",
+    "solution",
+    "canonical_solution",
+    "code",
+    "Answer",
+    "Solution",
+)
 """Columns of flat rows, in the order in which they are looked for."""
+
+_UNANSWERED_KEYS = ("turns", "responses_create_params", "question")
+"""Columns that hold prompts in data sets of prompts alone."""
 
 _KEPT_AS_IS = ("tools", "finish_reason", "sampling", "seed", "license", "thinking")
 
@@ -86,10 +101,10 @@ def prompt_text(row: dict[str, Any]) -> str:
 
 def _foreign(value: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return prompt messages and the answering message of a row in someone else's shape."""
-    for key in ("messages", "conversations", "conversation"):
+    for key in ("messages", "conversations", "conversation", "chosen_messages", "chosen"):
         turns = value.get(key)
         if isinstance(turns, list) and turns:
-            return _split_conversation(turns, value.get("system"))
+            return _split_conversation(turns, value)
     turns = value.get("input")
     if isinstance(turns, list) and turns and isinstance(turns[0], dict) and "role" in turns[0]:  # Llama-Nemotron
         messages = [_message(message) for message in turns]
@@ -97,8 +112,11 @@ def _foreign(value: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any
     return _flat_prompt(value), _flat_answer(value)
 
 
-def _split_conversation(turns: list[Any], system: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    messages = _with_system([_message(turn) for turn in turns], system)
+def _split_conversation(turns: list[Any], value: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the turns before the last answer, and that answer, which may be beside the conversation."""
+    messages = _with_system([_message(turn) for turn in turns], value.get("system"))
+    if messages[-1]["role"] != "assistant" and any(isinstance(value.get(key), str) for key in ANSWER_KEYS):
+        return messages, _flat_answer(value)
     while messages and messages[-1]["role"] != "assistant":  # a trailing question nobody answered
         messages.pop()
     if len(messages) < 2:
@@ -115,16 +133,21 @@ def _flat_prompt(value: dict[str, Any]) -> list[dict[str, Any]]:
             extra = value.get("input")
             text = f"{prompt}\n{extra}" if key == "instruction" and isinstance(extra, str) and extra else prompt
             return _with_system([{"role": "user", "content": text}], value.get("system"))
-    raise NotACompletion("no_prompt")
+    raise NotACompletion("no_completion" if any(key in value for key in _UNANSWERED_KEYS) else "no_prompt")
 
 
 def _flat_answer(value: dict[str, Any]) -> dict[str, Any]:
     for key in ANSWER_KEYS:
         answer = value.get(key)
-        if isinstance(answer, (str, int, float)) and not isinstance(answer, bool):
+        if isinstance(answer, (str, int, float)):
             return {"content": str(answer), **_thinking_of(value)}
         if isinstance(answer, list) and answer and isinstance(answer[-1], dict) and "content" in answer[-1]:
             return _message(answer[-1])
+        if isinstance(answer, list) and answer:
+            return {"content": json.dumps(answer, ensure_ascii=False), **_thinking_of(value)}
+    examples = value.get("instances")  # Self-Instruct's seed tasks
+    if isinstance(examples, list) and examples and isinstance(examples[0], dict):
+        return _flat_answer({"output": examples[0].get("output")})
     raise NotACompletion("no_completion")
 
 
