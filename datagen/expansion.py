@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ import numpy as np
 import orjson
 
 from datagen import draw
+from datagen.hub import Hub, HuggingFaceHub, hub_rows
 from datagen.limits import PromptLimit
+from datagen.preflight import check_sources
 from datagen.prompts import PlannedPrompt, row_id
 from datagen.shares import allotments
-from datagen.sources import Candidate, SourceReader
+from datagen.sources import Candidate, SourceReader, file_rows
 from manifests.schema import Manifest, Source
 
 Progress = Callable[[str, int], None]
@@ -76,6 +79,8 @@ class SourceReport:
     """Generations in the plan: turns and rollouts counted each."""
     expected_tokens: int = 0
     """Completion tokens expected of `rows`."""
+    commit: str | None = None
+    """Commit of the hub data set that was read; None for local files."""
 
 
 @dataclass(slots=True)
@@ -197,6 +202,8 @@ def expand(
     *,
     limit: PromptLimit | None = None,
     kept: dict[str, np.ndarray] | None = None,
+    hub: Hub | None = None,
+    commits: dict[str, str] | None = None,
     spool_folder: Path | None = None,
 ) -> Expansion:
     """Read every source and return the prompts to ask, without those of an earlier plan.
@@ -207,11 +214,15 @@ def expand(
         progress: told now and then how far reading is.
         limit: measures prompts against the target's context; None leaves lengths unchecked.
         kept: ranks already planned, ascending uint64 by source name: they count towards their source and are not drawn again.
+        hub: where hub sources are; None is the Hugging Face hub.
+        commits: by source name, the commit that an earlier plan read; used where the manifest pins none.
         spool_folder: where texts wait; None takes the system's temporary folder.
 
     Raises:
         ValueError: a source cannot be read, or has nothing that may be asked; says which and why.
     """
+    hub = hub or HuggingFaceHub()
+    repositories, warnings = check_sources(manifest, manifest_path.parent, hub, commits or {})
     wanted = allotments(manifest)
     kept = kept or {}
     claims = _Claims(manifest.deduplicate, kept)
@@ -220,12 +231,18 @@ def expand(
     for source in manifest.sources:
         own = kept.get(source.name, np.empty(0, dtype=np.uint64))
         draws[source.name] = draw.Draw(max(0, wanted[source.name] - len(own)), spool_folder)
-        reader = SourceReader(source, manifest_path.parent)
+        repository = repositories.get(source.name)
+        if repository is None:
+            rows = partial(file_rows, source, manifest_path.parent)
+        else:
+            rows = partial(hub_rows, hub, source, repository)
+        reader = SourceReader(source, rows)
         refuse = _refusal(source, manifest, limit)
         report = _read_source(reader, draws[source.name], own, claims, refuse, manifest.seed, progress)
         report.wanted = wanted[source.name]
+        report.commit = repository.commit if repository else None
         reports.append(report)
-    expansion = Expansion(manifest, draws, PlanReport(reports, []))
+    expansion = Expansion(manifest, draws, PlanReport(reports, warnings))
     for source, report in zip(manifest.sources, reports, strict=True):
         report.rows = expansion.num_rows(source)
         report.expected_tokens = report.rows * min(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from datagen import draw, shards
 from datagen.expansion import Expansion, PlanReport, Progress, expand
 from datagen.growth import obstacles
 from datagen.limits import PromptLimit
+from datagen.preflight import check_room
 from datagen.prompts import PlannedPrompt, decode, encode
 from datagen.rendering import Renderer
 from manifests.schema import Manifest
@@ -147,6 +148,7 @@ def open_or_create(manifest: Manifest, manifest_path: Path, folder: Path, progre
         ValueError: the folder's plan follows another manifest that this one does not merely enlarge; says what differs.
     """
     if not (folder / FOLDER / CARD).is_file():
+        check_room(manifest, folder)
         return write(_expand(manifest, manifest_path, folder, progress), folder)
     plan = open_plan(folder)
     if plan.manifest == manifest:
@@ -157,7 +159,8 @@ def open_or_create(manifest: Manifest, manifest_path: Path, folder: Path, progre
             f"{folder} holds a plan of another manifest: {'; '.join(differences)}{_vanishing(plan, manifest, manifest_path, progress)}. "
             "A plan only grows: undo this, or run into a fresh folder with --out"
         )
-    grown = _expand(manifest, manifest_path, folder, progress, kept_ranks(plan))
+    check_room(manifest, folder, planned_before=plan.num_rows)
+    grown = _expand(manifest, manifest_path, folder, progress, plan)
     for source in plan.report.sources:
         report = next(report for report in grown.report.sources if report.name == source.name)
         report.rows += source.rows
@@ -183,16 +186,14 @@ def _conversations(rows: list[PlannedPrompt]) -> Iterator[list[PlannedPrompt]]:
 
 
 def _expand(
-    manifest: Manifest,
-    manifest_path: Path,
-    folder: Path,
-    progress: Progress | None,
-    kept: dict[str, np.ndarray] | None = None,
+    manifest: Manifest, manifest_path: Path, folder: Path, progress: Progress | None, after: Plan | None = None
 ) -> Expansion:
     limit = PromptLimit(Renderer(manifest.target, manifest_path.parent))
     place = folder / FOLDER
     place.mkdir(parents=True, exist_ok=True)
-    return expand(manifest, manifest_path, progress, limit=limit, kept=kept, spool_folder=place)
+    commits = {source.name: source.commit for source in after.report.sources if source.commit} if after else {}
+    kept = kept_ranks(after) if after else {}
+    return expand(manifest, manifest_path, progress, limit=limit, kept=kept, commits=commits, spool_folder=place)
 
 
 def _vanishing(plan: Plan, manifest: Manifest, manifest_path: Path, progress: Progress | None) -> str:

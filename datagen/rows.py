@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 
 import orjson
 import pyarrow as pa
@@ -46,7 +46,9 @@ class Problems:
         self.first.setdefault(reason, where)
 
 
-def read_rows(file: BinaryIO, name: str, problems: Problems, has_header: bool = True) -> Iterator[dict[str, Any]]:
+def read_rows(
+    file: io.BufferedIOBase, name: str, problems: Problems, has_header: bool = True
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of one file.
 
     Args:
@@ -79,15 +81,17 @@ def read_rows(file: BinaryIO, name: str, problems: Problems, has_header: bool = 
         problems.add("damaged_parquet", f"{name}: {error}")
 
 
-def _decompressed(file: BinaryIO, name: str) -> io.BufferedReader:
+def _decompressed(file: io.BufferedIOBase, name: str) -> io.BufferedReader:
     if name.endswith(".gz"):
-        return io.BufferedReader(gzip.GzipFile(fileobj=file), _PEEK_BYTES)  # type: ignore[arg-type]  # a raw reader in all but name
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), _PEEK_BYTES)
     if name.endswith(".zst"):
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), _PEEK_BYTES)
-    return file if isinstance(file, io.BufferedReader) else io.BufferedReader(file, _PEEK_BYTES)  # type: ignore[type-var]
+        return io.BufferedReader(
+            zstandard.ZstdDecompressor().stream_reader(cast(IO[bytes], file), read_across_frames=True), _PEEK_BYTES
+        )
+    return io.BufferedReader(cast(io.RawIOBase, file), _PEEK_BYTES)
 
 
-def _parquet(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+def _parquet(stream: io.BufferedIOBase) -> Iterator[dict[str, Any]]:
     for batch in pq.ParquetFile(stream).iter_batches(batch_size=256):
         yield from batch.to_pylist()
 
@@ -119,7 +123,7 @@ def _parses(line: bytes) -> bool:
     return True
 
 
-def _json_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
+def _json_lines(stream: io.BufferedIOBase, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(stream, 1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -138,9 +142,10 @@ def _json_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tup
                 problems.add("not_json", where)
 
 
-def _json_values(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
+def _json_values(stream: io.BufferedIOBase, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
     """Yield the elements of a top-level array, or values one after another, reading no more than the next one needs."""
-    decoder, text = json.JSONDecoder(), codecs.getreader("utf-8")(stream, errors="surrogateescape")
+    decoder = json.JSONDecoder()
+    text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
     buffer, position, number, ended = "", 0, 0, False
     while True:
         position = _BETWEEN_VALUES.match(buffer, position).end()  # type: ignore[union-attr]  # matches the empty string

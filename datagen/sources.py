@@ -1,19 +1,19 @@
-"""Sources: where a manifest's rows come from, local files or the hub, and what its filters let through.
+"""Sources: the rows of a manifest's source, the format that was settled for them, and what its filters let through.
 
-Rows stream: nothing here holds more than a batch. What a row becomes (a conversation, its turns) is decided by
-`datagen.formats` and `datagen.turns`; this module finds the files, settles the format, applies the filters, and counts.
+Rows stream: nothing here holds more than a few. What a row becomes (a conversation, its turns) is decided by
+`datagen.formats` and `datagen.turns`; rows come from local files or, through `datagen.hub`, from the hub.
 """
 
 from __future__ import annotations
 
 import glob
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datagen.formats import Conversation, detect, read_row
+from datagen.formats import detect, read_row
 from datagen.messages import Unusable
 from datagen.rows import Problems, read_rows
 from datagen.turns import Step, steps
@@ -36,9 +36,15 @@ class Candidate:
 class SourceReader:
     """The rows of one source, and what was found while reading them."""
 
-    def __init__(self, source: Source, manifest_folder: Path) -> None:
+    def __init__(self, source: Source, rows: Callable[[Problems], Iterator[dict[str, Any]]]) -> None:
+        """Keep what is needed; nothing is read.
+
+        Args:
+            source: what the manifest says of it.
+            rows: yields its rows, and counts the unreadable ones in what it is given.
+        """
         self.source = source
-        self.manifest_folder = manifest_folder
+        self._rows = rows
         self.problems = Problems()
         """Rows that cannot be asked, by reason."""
         self.format: str = source.format
@@ -51,7 +57,7 @@ class SourceReader:
         Raises:
             ValueError: no such files or data set, or `auto` cannot tell the format.
         """
-        for where, row in enumerate(self._settled(self._rows()), 1):
+        for where, row in enumerate(self._settled(self._rows(self.problems)), 1):
             try:
                 yield self._candidate(row, f"row {where}")
             except Unusable as unusable:
@@ -72,13 +78,6 @@ class SourceReader:
             raise Unusable("max_prompt_chars")
         return Candidate(found, conversation.tools, where)
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        has_header = not (self.source.column or "").isdecimal()
-        assert self.source.files is not None
-        for path in find_files(self.source, self.manifest_folder):
-            with path.open("rb") as file:
-                yield from read_rows(file, path.name, self.problems, has_header)
-
     def _settled(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Decide the format from the first rows where the manifest leaves it open, and yield all rows."""
         if self.format != "auto":
@@ -95,6 +94,18 @@ class SourceReader:
             )
         self.format, self.column = found or ("messages", None)
         return itertools.chain(first, rows)
+
+
+def file_rows(source: Source, manifest_folder: Path, problems: Problems) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a source's local files, in name order.
+
+    Raises:
+        ValueError: a glob matches nothing, or a file has no form that is known.
+    """
+    has_header = not (source.column or "").isdecimal()
+    for path in find_files(source, manifest_folder):
+        with path.open("rb") as file:
+            yield from read_rows(file, path.name, problems, has_header)
 
 
 def find_files(source: Source, manifest_folder: Path) -> list[Path]:
