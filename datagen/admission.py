@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from datagen.plan import PlannedPrompt
+from datagen.prompts import PlannedPrompt
 
 
 @dataclass(slots=True)

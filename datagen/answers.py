@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from datagen.engines import Generation, Request
-from datagen.plan import PlannedPrompt
+from datagen.prompts import PlannedPrompt
 
 FLAGS = ("empty", "repetition", "unclosed_thinking")
 

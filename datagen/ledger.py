@@ -18,13 +18,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from datagen import journal, locking, shards
 from datagen.journal import Journal, Place
-from datagen.plan import Plan, PlannedPrompt
+from datagen.prompts import PlannedPrompt
+
+if TYPE_CHECKING:
+    from datagen.plan import Plan
 
 HIDDEN = ".journal"
 """Folder inside the run's folder for journals and locks."""

@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +25,14 @@ _TRIES = 5
 _PAUSE_S = 0.05
 """A lock is tried a few times: `datagen status` may be looking at it for a moment."""
 
+_threads = threading.Lock()
+
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock file `path` for a short critical section, waiting for whoever has it."""
-    with path.open("ab") as file:
+    # Record locks belong to the process: between its own threads they exclude nothing.
+    with _threads, path.open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 

@@ -19,6 +19,8 @@ _FIRST_LINE_S = 10.0
 _LONGEST_PAUSE_S = 300.0
 """Plain lines come at 10 s, 20 s, 40 s, ... and then every 5 minutes: a log of days stays readable."""
 
+_READING_PAUSE_S = 10.0
+
 
 class View:
     """Shows snapshots on stderr."""
@@ -37,6 +39,15 @@ class View:
             self._show_bar(snapshot, tally)
         else:
             self._show_line(snapshot, tally)
+
+    def reading(self, source: str, num_rows: int) -> None:
+        """Say, now and then, how far planning has read a source."""
+        now = time.monotonic()
+        if self._next_line is None:
+            self._next_line = now + _READING_PAUSE_S
+        elif now >= self._next_line:
+            self.say(f"planning: {num_rows:,} rows of {source} read")
+            self._next_line = now + _READING_PAUSE_S
 
     def say(self, message: str) -> None:
         """Print one line, above the bar where there is one."""

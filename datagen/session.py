@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,10 +21,12 @@ from datagen import ledger, locking, shards
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.ledger import Ledger
-from datagen.plan import Plan
 from datagen.progress_view import View, write_status
 from datagen.runner import Outcome, Run, RunOptions
 from manifests import schema
+
+if TYPE_CHECKING:
+    from datagen.plan import Plan
 
 _SHOW_S = 2.0
 
@@ -147,10 +149,10 @@ def status_name(rank: int, world: int) -> str:
 
 
 def _plan(manifest: schema.Manifest, path: Path, folder: Path, hidden: Path, view: View) -> Plan:
-    from datagen.plan import open_or_create
+    from datagen.plan import open_or_create  # brings numpy, and the tokenizer when there is something to plan
 
     with locking.exclusive(hidden / "plan.lock"):
-        return open_or_create(manifest, path, folder, view.say)
+        return open_or_create(manifest, path, folder, lambda source, num_rows: view.reading(source, num_rows))
 
 
 def _from_signal(loop: asyncio.AbstractEventLoop, run: Run) -> None:

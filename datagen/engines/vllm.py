@@ -20,6 +20,7 @@ _QUEUED_PER_RUNNING = 1.25
 """Requests handed to the engine per sequence that it runs at once: its scheduler never waits for the next one."""
 _CPU_KV_CACHE_GIB = "2"
 _MOST_RESTARTS = 3
+_SHUTDOWN_S = 2.0
 
 
 class VllmEngine:
@@ -53,8 +54,8 @@ class VllmEngine:
             args = AsyncEngineArgs(**settings)
         except TypeError as error:
             raise ValueError(f"`target.engine`: {error}; it takes the fields of vLLM's AsyncEngineArgs") from error
-        # Loading blocks; in a thread, a Ctrl-C is still answered. The engine's own loop starts with the first request.
-        self._engine = await asyncio.to_thread(AsyncLLM.from_engine_args, args)
+        # Blocks for as long as the model loads: nothing else is there to be done, and a signal still ends the process.
+        self._engine = AsyncLLM.from_engine_args(args)
         running = self._engine.vllm_config.scheduler_config.max_num_seqs
         replicas = self._engine.vllm_config.parallel_config.data_parallel_size
         self.capacity = int(running * replicas * _QUEUED_PER_RUNNING) + 1
@@ -68,7 +69,7 @@ class VllmEngine:
         final: Any = None
         try:
             async for output in engine.generate(
-                {"prompt_token_ids": request.prompt_token_ids},
+                {"type": "token", "prompt_token_ids": request.prompt_token_ids},
                 _sampling_params(request.sampling, request.seed),
                 # Unique, so that a retry never meets its own aborted first attempt.
                 f"{request.id}-{uuid.uuid4().hex[:8]}",
@@ -108,7 +109,7 @@ class VllmEngine:
         """Stop the engine's processes."""
         engine, self._engine = self._engine, None
         if engine is not None:
-            await asyncio.to_thread(engine.shutdown, 0)
+            engine.shutdown(_SHUTDOWN_S)
 
     def _settings(self) -> dict[str, Any]:
         target = self._target
@@ -145,7 +146,7 @@ def _sampling_params(sampling: Sampling, seed: int) -> Any:
 
 def _prepare_environment() -> None:
     """Give vLLM's CPU build the two settings that it needs in practice, and quiet its log, unless the user set them."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     import torch
 

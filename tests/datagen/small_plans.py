@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datagen import ledger
+import zstandard
+
+from datagen import ledger, shards
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.ledger import Ledger
-from datagen.plan import Plan, PlannedPrompt, store
+from datagen.plan import CARD, FOLDER, Plan, open_plan, shard_file
+from datagen.prompts import PlannedPrompt, encode
 from datagen.runner import Outcome, Run, RunOptions
 from manifests.schema import Manifest, Sampling, Source, Target
 
@@ -39,7 +42,7 @@ class ByteRenderer:
 
 
 def make_plan(folder: Path, num_conversations: int, turns: int = 1, shard_rows: int = 10, max_tokens: int = 64) -> Plan:
-    """Store a plan of conversations of `turns` turns each in `folder`."""
+    """Write a plan of conversations of `turns` turns each into `folder`."""
     manifest = Manifest(
         name="small",
         target=Target(model="none/none"),
@@ -48,7 +51,18 @@ def make_plan(folder: Path, num_conversations: int, turns: int = 1, shard_rows: 
     )
     sampling = Sampling(max_tokens=max_tokens)
     rows = [row for number in range(num_conversations) for row in conversation(number, turns, sampling)]
-    return store(folder, [rows[at : at + shard_rows] for at in range(0, len(rows), shard_rows)], manifest, {})
+    card: dict[str, Any] = {
+        "manifest": manifest.model_dump(mode="json"),
+        "report": {"sources": [], "warnings": []},
+        "shards": [],
+    }
+    (folder / FOLDER).mkdir(parents=True)
+    for at in range(0, len(rows), shard_rows):
+        lines = b"".join(encode(row) for row in rows[at : at + shard_rows])
+        (folder / FOLDER / shard_file(len(card["shards"]))).write_bytes(zstandard.compress(lines))
+        card["shards"].append({"num_rows": lines.count(b"\n"), "digest": hashlib.sha256(lines).hexdigest()})
+    shards.write_card(folder / FOLDER / CARD, card)
+    return open_plan(folder)
 
 
 def conversation(number: int, turns: int, sampling: Sampling) -> Iterator[PlannedPrompt]:
