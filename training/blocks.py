@@ -74,8 +74,8 @@ def sample_anchors(batch: Batch, budget: int, generator: torch.Generator) -> tup
     """Return anchor_A (int64, ascending packed indices, padding 0 at the end) and valid_A (bool), A = `budget`.
 
     Documents share the budget in proportion to their eligible positions, at least one each while it lasts; inside a
-    document the eligible positions are cut into as many equal stretches as it has anchors and one is drawn from each.
-    No position is drawn twice. `generator` lives on the CPU, so the draw does not depend on the device.
+    document the eligible positions, taken as a circle from a random start, are cut into as many equal stretches as it has
+    anchors and one is drawn from each: all positions are equally likely, and none is drawn twice. `generator` lives on the CPU, so the draw does not depend on the device.
     """
     eligible = torch.nonzero(eligible_anchors(batch).cpu()).squeeze(1)
     _, per_document = torch.unique_consecutive(batch.document_T.cpu()[eligible], return_counts=True)
@@ -86,7 +86,9 @@ def sample_anchors(batch: Batch, budget: int, generator: torch.Generator) -> tup
     length, count = torch.repeat_interleave(per_document, shares), torch.repeat_interleave(shares, shares)
     low, high = stretch * length // count, (stretch + 1) * length // count
     offset = low + (torch.rand(low.shape, generator=generator, dtype=torch.float64) * (high - low)).long()
-    drawn = eligible[torch.repeat_interleave(first, shares) + offset]
+    turn = (torch.rand(per_document.shape, generator=generator, dtype=torch.float64) * per_document).long()
+    place = (offset + torch.repeat_interleave(turn, shares)) % length
+    drawn = eligible[torch.repeat_interleave(first, shares) + place].sort().values
 
     anchor_A = torch.zeros(budget, dtype=torch.int64)
     anchor_A[: drawn.numel()] = drawn
