@@ -1,0 +1,43 @@
+"""What the commands of `curate` that make something are given. Light: the command line imports it to show its help."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class BuildOptions(BaseModel):
+    """Build a set to train on from completions: filter, deduplicate, decontaminate, balance, tokenise, split, write."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    input: Path = Path("completions_raw")
+    """Folder of completions."""
+    out: Path | None = None
+    """Folder of the set; None takes the next free tokenized_vN in the working directory."""
+    balance: bool = False
+    """Aim at the target shares; without, the natural mix is kept."""
+    recipe: Path | None = None
+    """Settings in YAML; None takes the defaults."""
+    set: tuple[str, ...] = ()
+    """Single settings over the recipe, by dotted name, e.g. dedupe.threshold=0.7."""
+    domains: str | None = None
+    """Target shares, e.g. code=20,math=30; None takes the manifest's."""
+    manifest: Path | None = None
+    """Manifest for target shares, domains, licences and the target; None takes the one in the input's run.json."""
+    tokenizer: str | None = None
+    """Folder or hub id of the target, for completions without token ids; None takes the manifest's."""
+    max_seq_len: int | None = None
+    """Longest document in tokens; None takes the recipe's."""
+    shards: int | None = None
+    """Arrow files of the set; None takes the recipe's (45)."""
+    heldout_frac: float | None = None
+    """Fraction of each domain that is held out; None takes the recipe's (0.02)."""
+    seed: int | None = None
+    """Seeds balance, held-out choice and order; None takes the recipe's."""
+    workers: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    """Processes. The set does not depend on it."""
+    cache: Path | None = None
+    """Folder for what was read from the shards; None keeps it beside them."""

@@ -1,0 +1,208 @@
+"""Tokenising a corpus: chunks of rows over processes, each chunk a file of ids that is there or not.
+
+The tokenizer is loaded only if some row lacks ids, in the parent to choose the encoder and in each worker to use it. What a
+chunk becomes depends on its rows alone, so neither the number of workers nor an interruption changes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curation import documents
+from curation.chat_template import ChatTemplate
+from curation.corpus import Corpus
+from curation.documents import Documents
+from curation.encoders import Choice, EncoderName, choose, encoder
+from curation.target import Origin
+from curation.tokenization import TextEncoding, TokenizationSettings, tokenize_rows
+
+CHUNK_ROWS = 2000
+"""Rows per chunk: a few MB of text, some seconds of work at most."""
+
+_PROBE_ROWS = 200
+_CHUNKS_PER_WORKER = 50
+_WORTH_A_POOL_ROWS = 4000
+"""Below this, starting processes costs more than they save."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """What a worker needs to load the target's tokenizer as the parent did."""
+
+    name: str
+    revision: str | None
+    trust_remote_code: bool
+    template_kwargs: dict[str, Any]
+    template: str | None
+    encoder: EncoderName = "huggingface"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedCorpus:
+    """The documents of a corpus, and what encoded those rows that had no ids."""
+
+    documents: Documents
+    choice: Choice | None
+    """None where every row had ids."""
+
+
+def tokenize_corpus(
+    corpus: Corpus,
+    positions: np.ndarray,
+    origin: Origin,
+    settings: TokenizationSettings,
+    folder: Path,
+    workers: int = 1,
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None,
+) -> TokenizedCorpus:
+    """Tokenise the rows at `positions`, chunk by chunk, into `folder`; chunks that are there already are kept.
+
+    Raises:
+        ValueError: rows lack ids and no usable tokenizer is known.
+    """
+    chunks = [positions[start : start + CHUNK_ROWS] for start in range(0, len(positions), CHUNK_ROWS)]
+    lacks_ids = ~corpus.facts["has_ids"].gather(positions).to_numpy()
+    source, choice = None, None
+    if lacks_ids.any():
+        source = tokenizer_source(origin, settings, int(lacks_ids.sum()))
+        source, choice = _with_fastest(source, corpus, positions[lacks_ids][:_PROBE_ROWS], settings)
+    todo = [number for number in range(len(chunks)) if not documents.is_written(folder, number)]
+    for done, _ in enumerate(_run(corpus, source, settings, folder, chunks, todo, workers), start=1):
+        progress("tokenise", done + len(chunks) - len(todo), len(chunks))
+    return TokenizedCorpus(documents.load(folder, range(len(chunks))), choice)
+
+
+def tokenizer_source(origin: Origin, settings: TokenizationSettings, num_rows: int) -> TokenizerSource:
+    """Return where the target's tokenizer is.
+
+    Raises:
+        ValueError: neither the settings nor the origin name one.
+    """
+    target = origin.target or {}
+    name = settings.tokenizer or target.get("model")
+    if name is None:
+        raise ValueError(
+            f"{num_rows:,} rows have no token ids and nothing names the target they are for: give --tokenizer FOLDER_OR_HUB_ID"
+        )
+    template = None
+    if settings.tokenizer is None and target.get("chat_template") is not None:
+        path = Path(target["chat_template"])
+        if not path.is_file():
+            raise ValueError(
+                f"the manifest's chat template {path} is not here; run from its folder, or give --tokenizer"
+            )
+        template = path.read_text(encoding="utf-8")
+    return TokenizerSource(
+        name=name,
+        revision=target.get("revision") if settings.tokenizer is None else None,
+        trust_remote_code=settings.trust_remote_code,
+        template_kwargs={**(target.get("chat_template_kwargs") or {}), **settings.chat_template_kwargs},
+        template=template,
+    )
+
+
+def load_encoding(source: TokenizerSource) -> TextEncoding:
+    """Load the tokenizer, its template and its encoder.
+
+    Raises:
+        ValueError: it cannot be loaded, or its template cannot be used.
+    """
+    tokenizer = load_tokenizer(source)
+    template = ChatTemplate(tokenizer, source.template_kwargs, source.template)
+    return TextEncoding(template, encoder(source.encoder, tokenizer))
+
+
+def load_tokenizer(source: TokenizerSource) -> Any:
+    """Return the transformers tokenizer.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer  # brings torch; only rows without ids need it
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            source.name, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"cannot load the tokenizer of {source.name!r}: {reason}") from error
+
+
+def _with_fastest(
+    source: TokenizerSource, corpus: Corpus, probe: np.ndarray, settings: TokenizationSettings
+) -> tuple[TokenizerSource, Choice]:
+    """Return the source with the fastest encoder that proves equal on the first texts of the corpus."""
+    texts = [
+        text for row in corpus.rows(probe) for text in (row["completion"], *(m["content"] for m in row["messages"]))
+    ]
+    choice = choose(load_tokenizer(source), texts, fast=settings.encoder == "auto")
+    return dataclasses.replace(source, encoder=choice.name), choice
+
+
+def _run(
+    corpus: Corpus,
+    source: TokenizerSource | None,
+    settings: TokenizationSettings,
+    folder: Path,
+    chunks: list[np.ndarray],
+    todo: list[int],
+    workers: int,
+) -> Iterator[None]:
+    """Do the chunks in `todo`, here or in processes; yield once per finished chunk."""
+    if sum(len(chunks[number]) for number in todo) < _WORTH_A_POOL_ROWS or workers == 1:
+        encoding = load_encoding(source) if source is not None and todo else None
+        for number in todo:
+            _do_chunk(corpus, encoding, settings, folder, number, chunks[number])
+            yield
+        return
+    slim = dataclasses.replace(corpus, signatures=np.empty((0, 0), np.uint32))  # workers read text only
+    # Spawned, not forked: polars and tokenizers have threads of their own. Recycled, because fast encoders cache what
+    # they have seen without bound.
+    with ProcessPoolExecutor(
+        min(workers, len(todo)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(slim, source, settings, folder),
+        max_tasks_per_child=_CHUNKS_PER_WORKER,
+    ) as pool:
+        running = [pool.submit(_do_chunk_in_worker, number, chunks[number]) for number in todo]
+        try:
+            for future in as_completed(running):
+                future.result()
+                yield
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _do_chunk(
+    corpus: Corpus,
+    encoding: TextEncoding | None,
+    settings: TokenizationSettings,
+    folder: Path,
+    number: int,
+    positions: np.ndarray,
+) -> None:
+    rows = zip(positions.tolist(), corpus.rows(positions), strict=True)
+    documents.write_chunk(folder, number, tokenize_rows(rows, encoding, settings))
+
+
+_worker: dict[str, Any] = {}
+"""What a worker process was started with."""
+
+
+def _start_worker(corpus: Corpus, source: TokenizerSource | None, settings: TokenizationSettings, folder: Path) -> None:
+    encoding = load_encoding(source) if source is not None else None
+    _worker.update(corpus=corpus, encoding=encoding, settings=settings, folder=folder)
+
+
+def _do_chunk_in_worker(number: int, positions: np.ndarray) -> None:
+    _do_chunk(**_worker, number=number, positions=positions)
