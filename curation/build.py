@@ -26,8 +26,8 @@ from curation import balance, decontaminate, dedupe, filters, heldout, set_card
 from curation.arrow_sets import HELDOUT, SET_CARD, next_free, shard_name
 from curation.corpus import Corpus, open_corpus
 from curation.documents import Documents
-from curation.funnel import Drop, Funnel, Outcome
 from curation.evaluation_sets import EvaluationItem, load_items
+from curation.funnel import Drop, Funnel, Outcome
 from curation.options import BuildOptions
 from curation.recipe import Recipe
 from curation.sharding import deal, hash_keys
