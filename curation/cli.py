@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from curation.options import BuildOptions
+
 if TYPE_CHECKING:
     from curation.corpus import Corpus
 
@@ -52,6 +54,17 @@ def profile(
     print(table.profile_text(found))
     written = report.write(found, out or _writable(folder))
     print(f"\nwrote {written[0]} and {written[1]}")
+
+
+@app.command
+def build(options: Annotated[BuildOptions, tyro.conf.arg(name="")]) -> None:
+    """Build a set to train on: filter, deduplicate, decontaminate, tokenise, hold out, balance, write."""
+    from curation import build_report
+    from curation.build import build as build_set
+
+    with build_report.StepProgress() as progress:
+        built = build_set(options, progress)
+    print(build_report.build_text(built))
 
 
 def _open(folder: Path, *, manifest: str | None, labels: Path | None, workers: int) -> Corpus:
