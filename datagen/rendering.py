@@ -24,6 +24,10 @@ _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq
 _UNSET_MAX_LENGTH = 10**9
 """`transformers` writes 1e30 where a tokenizer states no length; no real context is near a thousand million."""
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
+_NO_OWNERS = ("models", "datasets", "spaces")
+"""First parts of the hub's own addresses, so nobody's name there: `models/x` is a folder."""
+
 _OPEN, _CLOSE = "<think>", "</think>"
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -158,11 +162,11 @@ def resolve_target(model: str, manifest_folder: Path | None = None) -> str:
     for place in (Path(model).expanduser(), (manifest_folder or Path()) / model):
         if place.is_dir():
             return str(place.resolve())
-    if re.fullmatch(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+", model):
+    if _HUB_ID.fullmatch(model) and model.partition("/")[0] not in _NO_OWNERS:
         return model
     raise ValueError(
         f"target model {model!r}: no such folder here or beside the manifest, and not a hub id (owner/name); "
-        "give the folder that holds config.json and tokenizer.json"
+        "make it, or name the folder that holds config.json and tokenizer.json in `target.model`"
     )
 
 

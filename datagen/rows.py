@@ -91,7 +91,7 @@ def _decompressed(file: io.BufferedIOBase, name: str) -> io.BufferedReader:
     return io.BufferedReader(cast(io.RawIOBase, file), _PEEK_BYTES)
 
 
-def _parquet(stream: io.BufferedIOBase) -> Iterator[dict[str, Any]]:
+def _parquet(stream: io.BufferedReader) -> Iterator[dict[str, Any]]:
     for batch in pq.ParquetFile(stream).iter_batches(batch_size=256):
         yield from batch.to_pylist()
 
@@ -123,7 +123,7 @@ def _parses(line: bytes) -> bool:
     return True
 
 
-def _json_lines(stream: io.BufferedIOBase, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
+def _json_lines(stream: io.BufferedReader, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(stream, 1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -142,7 +142,7 @@ def _json_lines(stream: io.BufferedIOBase, name: str, problems: Problems) -> Ite
                 problems.add("not_json", where)
 
 
-def _json_values(stream: io.BufferedIOBase, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
+def _json_values(stream: io.BufferedReader, name: str, problems: Problems) -> Iterator[tuple[str, Any]]:
     """Yield the elements of a top-level array, or values one after another, reading no more than the next one needs."""
     decoder = json.JSONDecoder()
     text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
