@@ -78,8 +78,8 @@ def _reference(
     scores_own = torch.einsum("akgrd,ajgd->akgrj", queries, own.keys)
     context_AKT, own_AKK = visible(layout, window)
     seen = torch.cat([context_AKT, own_AKK], dim=-1)[:, :, None, None]
-    scores = torch.cat([scores_context, scores_own], dim=-1).float() * width**-0.5
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).to(queries.dtype)
+    scores = torch.cat([scores_context, scores_own], dim=-1) * width**-0.5
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
     mixed = torch.einsum("akgrt,tgd->akgrd", weights[..., : layout.num_tokens], context.values)
     mixed = mixed + torch.einsum("akgrj,ajgd->akgrd", weights[..., layout.num_tokens :], own.values)
     return mixed.flatten(2, 3)

@@ -55,7 +55,7 @@ class ContextCache:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation over the last dimension, computed in float32."""
+    """Root-mean-square normalisation over the last dimension, computed in float32 at least."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -63,7 +63,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
+        wide = _widen(x)
+        return F.rms_norm(wide, (x.shape[-1],), self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
 
 class DrafterAttention(nn.Module):
@@ -248,7 +249,7 @@ class Angles:
 
 def rotate(x: Tensor, angles: Angles) -> Tensor:
     """Return x [..., heads, D] turned by the rotary angles of its positions (halves convention of Llama and Qwen)."""
-    first, second = x.float().chunk(2, dim=-1)
+    first, second = _widen(x).chunk(2, dim=-1)
     turned = torch.cat([first * angles.cos - second * angles.sin, second * angles.cos + first * angles.sin], dim=-1)
     return turned.to(x.dtype)
 
@@ -257,6 +258,10 @@ def noise_width(settings: DrafterSettings, step: int, total_steps: int) -> float
     """Return the half-width of the feature noise at a step (0-based): a ramp from zero, then `feature_noise`."""
     warmup = settings.feature_noise_warmup_frac * total_steps
     return settings.feature_noise * min(1.0, step / warmup) if warmup > 0 else settings.feature_noise
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _rotary_config(config: DrafterConfig) -> Qwen3Config:

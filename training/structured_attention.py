@@ -23,7 +23,7 @@ from training.blocks import BlockLayout
 GROUP_BLOCKS = 16
 """Most blocks of a group: enough rows for matrix products at full speed."""
 
-GROUP_SPAN = 128
+GROUP_SPAN = 64
 """Most tokens between a group's first and last anchor; half of the scores over this stretch are computed in vain."""
 
 NEVER = -1e30
@@ -196,12 +196,12 @@ def _own_mask(block_size: int, window: int | None, queries_per_key: int, dtype: 
 def _merge(out: Tensor, log_total: Tensor, part: Tensor, log_part: Tensor) -> None:
     """Merge one part's softmax average into `out`, in place, and its denominator into `log_total`."""
     share = torch.sigmoid(log_part - log_total)
-    out.copy_(torch.lerp(out.float(), part.float(), share[..., None]))
+    out.copy_(torch.lerp(out.to(share.dtype), part.to(share.dtype), share[..., None]))
     log_total.copy_(torch.logaddexp(log_total, log_part))
 
 
 def _flash(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the average [batch, heads, rows, D] and the log denominators [batch, heads, rows] in float32."""
+    """Return the average [batch, heads, rows, D] and the log denominators [batch, heads, rows], in float32 at least."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(queries, keys, values, 0.0, False, attn_mask=mask)
 
 
