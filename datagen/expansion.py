@@ -269,9 +269,9 @@ def _notices(source: Source, report: SourceReport) -> list[str]:
     if report.wanted and not report.eligible:
         held = "; ".join(f"{report.first_dropped[reason]}: {reason}" for reason in report.dropped if reason in _UNREAD)
         raise ValueError(
-            f"source {source.name!r}: none of its {report.found} rows can be asked"
+            f"source {source.name!r}: no row can be asked of {report.found} found"
             + (f" ({reasons})" if reasons else "")
-            + (f"; {held}" if held else "; see `format`, `column` and `filters`")
+            + (f"; {held}" if held else _hint(report))
         )
     notices = [
         f"source {source.name}: {reason} at {report.first_dropped[reason]}"
@@ -289,6 +289,12 @@ def _notices(source: Source, report: SourceReport) -> list[str]:
     if source.hub is not None and source.hub.revision is None:
         notices.append(f"source {source.name}: no `revision`; pin it, or the plan cannot be made again")
     return notices
+
+
+def _hint(report: SourceReport) -> str:
+    if "history_unanswered" in report.dropped:
+        return "; the data holds no answers to the earlier turns: use `turns: all` (or `first`)"
+    return "; see `format`, `column` and `filters`"
 
 
 class _Claims:

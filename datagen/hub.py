@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Protocol
 
-from datagen.rows import Problems, read_rows
+from datagen.rows import Located, Problems, read_rows
 from manifests.schema import HubLocation, Source
 
 
@@ -50,7 +50,7 @@ class Hub(Protocol):
         """Open a file for reading at any position."""
 
 
-def hub_rows(hub: Hub, source: Source, repository: Repository, problems: Problems) -> Iterator[dict[str, Any]]:
+def hub_rows(hub: Hub, source: Source, repository: Repository, problems: Problems) -> Iterator[Located]:
     """Yield the rows of a hub source, split after split or file after file.
 
     Raises:
@@ -64,7 +64,8 @@ def hub_rows(hub: Hub, source: Source, repository: Repository, problems: Problem
                 yield from read_rows(file, path, problems, has_header=not (source.column or "").isdecimal())
         return
     for split in (location.split,) if isinstance(location.split, str) else location.split:
-        yield from hub.stream(location.repo, location.config, split, repository.commit)
+        for number, row in enumerate(hub.stream(location.repo, location.config, split, repository.commit), 1):
+            yield f"{location.repo} {split}, row {number}", row
 
 
 def _data_files(name: str, location: HubLocation, repository: Repository) -> list[str]:

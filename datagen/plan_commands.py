@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tyro
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,7 +43,7 @@ class ImportMixCommand(BaseModel):
 
     model_config = _STYLE
 
-    mix: Path
+    mix: tyro.conf.Positional[Path]
     """Model-Optimizer's YAML (datasets with splits and caps, or a blend), open-instruct's with a `dataset_mixer`, or a Nemotron blend JSON."""
     out: Path | None = None
     """Manifest to write; without it the manifest is only shown."""

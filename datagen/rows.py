@@ -10,6 +10,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 from collections import Counter
@@ -23,6 +24,9 @@ import zstandard
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """What is read; the text forms also with .gz or .zst behind."""
+
+Located = tuple[str, dict[str, Any]]
+"""A row, and where it was found, for a person."""
 
 _PEEK_BYTES = 1 << 16
 _CHUNK_CHARS = 1 << 20
@@ -46,10 +50,8 @@ class Problems:
         self.first.setdefault(reason, where)
 
 
-def read_rows(
-    file: io.BufferedIOBase, name: str, problems: Problems, has_header: bool = True
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one file.
+def read_rows(file: io.BufferedIOBase, name: str, problems: Problems, has_header: bool = True) -> Iterator[Located]:
+    """Yield the rows of one file, each with its place in it.
 
     Args:
         file: opened for reading; parquet needs it seekable.
@@ -70,7 +72,7 @@ def read_rows(
         if stream.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
             problems.add("git_lfs_pointer", f"{name} (fetch it with `git lfs pull`)")
         elif plain.endswith(".parquet"):
-            yield from _parquet(stream)
+            yield from _parquet(stream, name)
         elif plain.endswith((".csv", ".tsv")):
             yield from _delimited(stream, name, problems, has_header, "\t" if plain.endswith(".tsv") else ",")
         else:
@@ -91,16 +93,17 @@ def _decompressed(file: io.BufferedIOBase, name: str) -> io.BufferedReader:
     return io.BufferedReader(cast(io.RawIOBase, file), _PEEK_BYTES)
 
 
-def _parquet(stream: io.BufferedReader) -> Iterator[dict[str, Any]]:
-    for batch in pq.ParquetFile(stream).iter_batches(batch_size=256):
-        yield from batch.to_pylist()
+def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Located]:
+    batches = pq.ParquetFile(stream).iter_batches(batch_size=256)
+    for number, row in enumerate(itertools.chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+        yield f"{name}, row {number}", row
 
 
-def _json(stream: io.BufferedReader, name: str, problems: Problems) -> Iterator[dict[str, Any]]:
+def _json(stream: io.BufferedReader, name: str, problems: Problems) -> Iterator[Located]:
     rows = _json_lines(stream, name, problems) if _is_line_by_line(stream) else _json_values(stream, name, problems)
     for where, row in rows:
         if isinstance(row, dict):
-            yield row
+            yield where, row
         else:
             problems.add("not_an_object", where)
 
@@ -169,7 +172,7 @@ def _json_values(stream: io.BufferedReader, name: str, problems: Problems) -> It
 
 def _delimited(
     stream: io.BufferedReader, name: str, problems: Problems, has_header: bool, delimiter: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Located]:
     csv.field_size_limit(1 << 30)
     # A tab-separated file mostly quotes nothing, and then a stray quotation mark must not swallow the lines after it.
     quoted = delimiter == "," or bool(_QUOTED_FIELD.search(stream.peek(_PEEK_BYTES)))
@@ -189,4 +192,4 @@ def _delimited(
         if has_header and header is None:
             header = fields
             continue
-        yield dict(zip(header or map(str, range(len(fields))), fields, strict=False))
+        yield f"{name}:{reader.line_num}", dict(zip(header or map(str, range(len(fields))), fields, strict=False))

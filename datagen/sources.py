@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen.formats import detect, read_row
 from datagen.messages import Unusable
-from datagen.rows import Problems, read_rows
+from datagen.rows import Located, Problems, read_rows
 from datagen.turns import Step, steps
 from manifests.schema import Source
 
@@ -30,13 +30,13 @@ class Candidate:
     steps: list[Step]
     tools: list[dict[str, Any]] | None
     where: str
-    """Which row of the source it is, for reports."""
+    """File and line, for reports."""
 
 
 class SourceReader:
     """The rows of one source, and what was found while reading them."""
 
-    def __init__(self, source: Source, rows: Callable[[Problems], Iterator[dict[str, Any]]]) -> None:
+    def __init__(self, source: Source, rows: Callable[[Problems], Iterator[Located]]) -> None:
         """Keep what is needed; nothing is read.
 
         Args:
@@ -57,11 +57,11 @@ class SourceReader:
         Raises:
             ValueError: no such files or data set, or `auto` cannot tell the format.
         """
-        for where, row in enumerate(self._settled(self._rows(self.problems)), 1):
+        for where, row in self._settled(self._rows(self.problems)):
             try:
-                yield self._candidate(row, f"row {where}")
+                yield self._candidate(row, where)
             except Unusable as unusable:
-                self.problems.add(unusable.reason, f"row {where}")
+                self.problems.add(unusable.reason, where)
 
     def _candidate(self, row: dict[str, Any], where: str) -> Candidate:
         filters = self.source.filters
@@ -78,16 +78,16 @@ class SourceReader:
             raise Unusable("max_prompt_chars")
         return Candidate(found, conversation.tools, where)
 
-    def _settled(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _settled(self, rows: Iterator[Located]) -> Iterator[Located]:
         """Decide the format from the first rows where the manifest leaves it open, and yield all rows."""
         if self.format != "auto":
             return rows
         first = list(itertools.islice(rows, _DETECT_ROWS))
-        found = next((found for row in first if (found := detect(row)) is not None), None)
+        found = next((found for _, row in first if (found := detect(row)) is not None), None)
         if self.column is not None:
             found = ("prompt", self.column) if found is None or found[0] == "prompt" else (found[0], self.column)
         if found is None and first:
-            columns = ", ".join(name[:40] for name in first[0])
+            columns = ", ".join(name[:40] for name in list(first[0][1])[:8])
             raise ValueError(
                 f"source {self.source.name!r}: cannot tell the format of rows with columns {columns}; give `format`, "
                 "or `format: prompt` with `column` (a number for files without a header)"
@@ -96,7 +96,7 @@ class SourceReader:
         return itertools.chain(first, rows)
 
 
-def file_rows(source: Source, manifest_folder: Path, problems: Problems) -> Iterator[dict[str, Any]]:
+def file_rows(source: Source, manifest_folder: Path, problems: Problems) -> Iterator[Located]:
     """Yield the rows of a source's local files, in name order.
 
     Raises:

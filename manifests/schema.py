@@ -172,7 +172,7 @@ class Source(_Model):
     thinking: bool | float | None = None
     """Thinking on, off, or the fraction of prompts with it on; None leaves it to `chat_template_kwargs`."""
     turns: Literal["first", "last", "all"] = "first"
-    """`first`: ask the first user turn. `last`: keep the source's history and ask the last. `all`: regenerate every assistant turn on the target's own history."""
+    """`first`: ask the first user turn. `last`: keep the source's history and ask for its last answer. `all`: regenerate every assistant turn on the target's own history."""
     rollouts: int = Field(default=1, ge=1)
     """Generations per prompt, each with its own seed."""
     system: Literal["keep", "drop"] = "keep"
@@ -267,7 +267,7 @@ def load(path: str | Path) -> tuple[Manifest, Path]:
     try:
         return Manifest.model_validate(document), found
     except ValidationError as error:
-        raise ValueError(f"{found}: {_first_problems(error)}") from error
+        raise ValueError(f"{found}: {first_problems(error)}") from error
 
 
 def find(path: str | Path) -> Path:
@@ -287,12 +287,12 @@ def find(path: str | Path) -> Path:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a manifest, for editors."""
-    return Manifest.model_json_schema()
+    """Return the JSON Schema of a manifest, for editors; `manifest.schema.json` holds it."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
 
 
-def _first_problems(error: ValidationError, most: int = 3) -> str:
-    """Say the first few problems of a validation error on one line, each with its place."""
+def first_problems(error: ValidationError, most: int = 3) -> str:
+    """Return the first few problems of a validation error on one line, each with its place."""
     problems = error.errors()
     said = [
         (".".join(str(part) for part in problem["loc"]) + ": " if problem["loc"] else "")
