@@ -53,7 +53,9 @@ class SetRow:
 
 def next_free(parent: Path) -> Path:
     """Return `parent/tokenized_vN` with the smallest N >= 1 above every existing one."""
-    taken = [int(m.group(1)) for path in parent.iterdir() if (m := _VERSION.match(path.name))] if parent.is_dir() else []
+    taken = (
+        [int(m.group(1)) for path in parent.iterdir() if (m := _VERSION.match(path.name))] if parent.is_dir() else []
+    )
     return parent / f"tokenized_v{max(taken, default=0) + 1}"
 
 
@@ -72,8 +74,13 @@ def read_set_card(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise ValueError(f"no set {folder}; `curate build --balance` makes one")
     if not path.is_file():
-        raise ValueError(f"{folder} has no {SET_CARD}: not a set, or one whose build did not finish; run `curate build` again")
-    return orjson.loads(path.read_bytes())
+        raise ValueError(
+            f"{folder} has no {SET_CARD}: not a set, or one whose build did not finish; run `curate build` again"
+        )
+    try:
+        return orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON; run `curate build` again") from error
 
 
 def list_arrow_shards(folder: Path) -> list[Path]:
@@ -82,11 +89,20 @@ def list_arrow_shards(folder: Path) -> list[Path]:
 
 
 def open_table(folder: Path) -> pa.Table:
-    """Return a set (or its `heldout/`) as one memory-mapped table; nothing is read until it is used."""
-    tables = [pa.ipc.open_stream(pa.memory_map(str(path))).read_all() for path in list_arrow_shards(folder)]
-    if not tables:
+    """Return a set (or its `heldout/`) as one memory-mapped table; nothing is read until it is used.
+
+    Raises:
+        ValueError: there is no shard, or one is missing or damaged; names it.
+    """
+    paths = list_arrow_shards(folder)
+    if not paths:
         raise ValueError(f"{folder} holds no data-*.arrow")
-    return pa.concat_tables(tables)
+    expected = [shard_name(index, len(paths)) for index in range(len(paths))]
+    if [path.name for path in paths] != expected:
+        raise ValueError(
+            f"{folder} lacks shards: found {len(paths)}, the last named {paths[-1].name}; copy the set again"
+        )
+    return pa.concat_tables([_map_shard(path) for path in paths])
 
 
 def read_rows(folder: Path) -> Iterator[SetRow]:
@@ -94,3 +110,12 @@ def read_rows(folder: Path) -> Iterator[SetRow]:
     for batch in open_table(folder).to_batches(max_chunksize=1000):
         for row in batch.to_pylist():
             yield SetRow(row["input_ids"], row["loss_mask"], row["id"], row["source"], row["domain"])
+
+
+def _map_shard(path: Path) -> pa.Table:
+    try:
+        return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged ({' '.join(str(error).split())[:120]}); copy or build the set again"
+        ) from error

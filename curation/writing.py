@@ -72,11 +72,12 @@ def write_folder_cards(folder: Path, num_shards: int, *, description: str, finge
         "_fingerprint": fingerprint,
         "_format_columns": None,
         "_format_kwargs": {},
-        "_format_type": None,
+        "_format_type": "torch",  # speculators' loader takes rows as tensors
         "_output_all_columns": False,
         "_split": split,
     }
-    shards.write_card(folder / "dataset_info.json", info)
+    # Not sorted by key: the order of features is the order of columns.
+    shards.publish(folder / "dataset_info.json", [orjson.dumps(info, option=orjson.OPT_INDENT_2) + b"\n"])
     shards.write_card(folder / "state.json", state)
 
 
