@@ -14,20 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 if TYPE_CHECKING:
     from training.batches import Batch
-
-
-class BlockSettings(BaseModel):
-    """How many blocks a micro-batch trains."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    anchors: int = Field(default=512, ge=1)
-    """Blocks per micro-batch on one rank. With fewer eligible positions the rest are padding of weight zero."""
 
 
 @dataclass(frozen=True, eq=False)

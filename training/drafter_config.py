@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
+
+from training.settings import Settings
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -20,10 +22,8 @@ ROPE_TYPES = frozenset({"default", "linear", "yarn", "llama3"})
 """Rotary variants whose angles depend on the position alone, so that cached keys stay right as a text grows."""
 
 
-class DrafterSettings(BaseModel):
+class DrafterSettings(Settings):
     """What a recipe chooses about the drafter; everything left out follows the target."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     num_layers: int = Field(default=5, ge=1)
     """Transformer layers of the drafter."""
@@ -53,10 +53,8 @@ class DrafterSettings(BaseModel):
     """Share of the run over which the noise grows from zero to its full width."""
 
 
-class DrafterConfig(BaseModel):
+class DrafterConfig(Settings):
     """Everything needed to build a drafter; the content of z-lab's `config.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     hidden_size: int
     """H, the target's width."""

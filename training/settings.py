@@ -13,6 +13,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class BlockSettings(Settings):
+    """How many blocks a micro-batch trains."""
+
+    anchors: int = Field(default=512, ge=1)
+    """Blocks per micro-batch on one rank. With fewer eligible positions the rest are padding of weight zero."""
+
+
 class LossSettings(Settings):
     """What a slot is taught and how much it counts."""
 
