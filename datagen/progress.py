@@ -115,6 +115,8 @@ class Snapshot:
     disk_free_bytes: int
     state: str
     """`running`, `paused` (told to slow down), `engine down`, or how the run ended."""
+    trouble: str = ""
+    """What the engine said, while it is not running."""
 
     @property
     def num_pending(self) -> int:

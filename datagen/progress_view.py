@@ -30,11 +30,15 @@ class View:
         self._bar: tqdm[Any] | None = None
         self._pause_s = _FIRST_LINE_S
         self._next_line: float | None = None
+        self._trouble = ""
 
     def show(self, snapshot: Snapshot, tally: Tally) -> None:
         """Bring the terminal up to date; without one, print a line when it is time."""
         if self._quiet:
             return
+        if snapshot.trouble != self._trouble:
+            self._trouble = snapshot.trouble
+            self.say(f"{snapshot.state}: {snapshot.trouble}" if snapshot.trouble else "running again")
         if sys.stderr.isatty():
             self._show_bar(snapshot, tally)
         else:
@@ -97,6 +101,7 @@ def status(snapshot: Snapshot, tally: Tally) -> dict[str, Any]:
     """Return what `status.json` says."""
     return {
         "state": snapshot.state,
+        "trouble": snapshot.trouble,
         "updated_unix_s": round(time.time(), 3),
         "rows": {
             "planned": snapshot.num_rows,

@@ -134,6 +134,7 @@ class Run:
         self._paused_until = 0.0
         self._is_down = False
         self._last_success = time.monotonic()
+        self._trouble = ""
         self._first_fault: float | None = None
         """When faults began that no success has followed."""
         self._count_shards()
@@ -189,6 +190,7 @@ class Run:
             oldest_s=max((now - started for _, started in self._in_flight.values()), default=0.0),
             disk_free_bytes=shutil.disk_usage(self.ledger.folder).free,
             state=self._end[0] if self._end else running,
+            trouble="" if running == "running" else self._trouble,
         )
 
     # -- admission
@@ -332,6 +334,7 @@ class Run:
     def _refused_for_now(self, row: Row, started: float, error: CapacityError) -> None:
         now = time.monotonic()
         self.tally.faults["capacity"] += 1
+        self._trouble = str(error)
         self._fault()
         self.limit.refused(started, now)
         wait = backoff_s(row.planned.id, 1, self.options.backoff_s, self.options.longest_backoff_s)
@@ -344,18 +347,23 @@ class Run:
         self.tally.faults["engine down"] += 1
         self._fault()
         self._queue.push(row)
+        self._trouble = message
         if not self._is_down:
             self._is_down = True
             self._spawn(self._probe(message))
         self._wake.set()
 
     async def _probe(self, message: str) -> None:
+        """Ask the engine until it is back; give up when patience ends, or when it says that it never will be."""
         wait = self.options.backoff_s
-        while not await self.engine.healthy():
-            if self._is_out_of_patience():
-                return self.stop("engine down", message)
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, self.options.longest_backoff_s)
+        try:
+            while not await self.engine.healthy():
+                if self._is_out_of_patience():
+                    return self.stop("engine down", message)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, self.options.longest_backoff_s)
+        except EngineDownError as error:
+            return self.stop("engine down", str(error))
         self._is_down = False
         self._wake.set()
 

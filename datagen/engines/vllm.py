@@ -19,7 +19,8 @@ from manifests.schema import Sampling, Target
 _QUEUED_PER_RUNNING = 1.25
 """Requests handed to the engine per sequence that it runs at once: its scheduler never waits for the next one."""
 _CPU_KV_CACHE_GIB = "2"
-_MOST_RESTARTS = 3
+_CPU_BATCHED_TOKENS = 4096
+_MOST_RESTARTS = 2
 _SHUTDOWN_S = 2.0
 
 
@@ -41,8 +42,8 @@ class VllmEngine:
         Raises:
             ValueError: vLLM is not installed, or refuses the settings; says what it said.
         """
-        _prepare_environment()
         try:
+            _prepare_environment()
             from vllm import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
@@ -86,14 +87,19 @@ class VllmEngine:
         answer = final.outputs[0]
         if answer.finish_reason in ("abort", "error"):
             raise TransientError(f"vLLM ended the request with {answer.finish_reason!r}")
+        self._restarts = 0
         return Generation(list(answer.token_ids), answer.text, answer.finish_reason)
 
     async def healthy(self) -> bool:
-        """Return whether the engine runs; a dead one is built anew, a few times."""
+        """Return whether the engine runs; a dead one is built anew, a few times.
+
+        Raises:
+            EngineDownError: it dies whenever it is built; more tries would not help.
+        """
         if self._engine is not None and not self._engine.errored:
             return True
         if self._restarts == _MOST_RESTARTS:
-            return False
+            raise EngineDownError(f"vLLM's engine died {_MOST_RESTARTS + 1} times without answering; its log says why")
         self._restarts += 1
         await self.close()
         await self.start()
@@ -121,6 +127,7 @@ class VllmEngine:
             "trust_remote_code": target.trust_remote_code,
             "generation_config": "vllm",
             "disable_log_stats": True,
+            **(_cpu_settings(self._context_length) if _is_cpu() else {}),
             **target.engine,
         }
 
@@ -145,17 +152,33 @@ def _sampling_params(sampling: Sampling, seed: int) -> Any:
 
 
 def _prepare_environment() -> None:
-    """Give vLLM's CPU build the two settings that it needs in practice, and quiet its log, unless the user set them."""
+    """Quiet vLLM's log, and give its CPU build the two settings that it needs in practice, unless the user set them."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    import torch
-
-    if torch.cuda.is_available():
+    if not _is_cpu():
         return
     # Its default takes 92% of free memory; and it leaves one core idle, which hurts where there are few.
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", _CPU_KV_CACHE_GIB)
     cores = sorted(os.sched_getaffinity(0))
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+
+
+def _cpu_settings(context_length: int) -> dict[str, Any]:
+    """Return what the CPU build needs for seeded requests: no prompt in pieces.
+
+    After a piece of a prompt its model runner rewinds the request's random generator, which the CPU's cannot do: the
+    engine dies with "CPU Generator does not use offset".
+    """
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(_CPU_BATCHED_TOKENS, context_length),
+    }
+
+
+def _is_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
 
 
 def _version(package: str) -> str | None:
