@@ -26,13 +26,14 @@ from curation import balance, decontaminate, dedupe, filters, heldout, set_card
 from curation.arrow_sets import HELDOUT, SET_CARD, next_free, shard_name
 from curation.corpus import Corpus, open_corpus
 from curation.documents import Documents
+from curation.encoders import Choice
 from curation.evaluation_sets import EvaluationItem, load_items
 from curation.funnel import Drop, Funnel, Outcome
 from curation.options import BuildOptions
 from curation.recipe import Recipe
 from curation.sharding import deal, hash_keys
 from curation.target import Origin, find_origin
-from curation.tokenizer_pool import tokenize_corpus
+from curation.tokenizer_pool import TokenizedCorpus, tokenize_corpus
 from curation.workspace import Workspace, open_workspace
 from curation.writing import Labels, WrittenShard, write_folder_cards, write_shard
 from datagen import shards
@@ -52,6 +53,8 @@ class Built:
     """`set.json`."""
     resumed: bool
     """Whether the build went on with one that had been interrupted."""
+    encoder: Choice | None
+    """What encoded the rows without ids; None where there were none."""
 
 
 def build(options: BuildOptions, progress: Progress = lambda step, done, total: None) -> Built:
@@ -115,15 +118,17 @@ class _Build:
         self.funnel = Funnel(corpus.facts.height)
         self.dropped: list[tuple[str, list[Drop]]] = []
         self.notes: list[str] = []
+        self.tokenized_by: TokenizedCorpus
 
     def run(self, resumed: bool) -> Built:
         facts, recipe = self.corpus.facts, self.recipe
         rows = self._step("filter", np.arange(facts.height), self._filter)
         rows = self._step("deduplicate", rows, self._deduplicate)
         rows = self._step("decontaminate", rows, self._decontaminate)
-        tokenized = tokenize_corpus(
+        found = tokenize_corpus(
             self.corpus, rows, self.origin, recipe.tokenization, self.workspace.tokens, self.workers, self.progress
-        ).documents
+        )
+        self.tokenized_by, tokenized = found, found.documents
         lost = {drop.row for drop in tokenized.dropped}
         rows = self._step("tokenise", rows, lambda r: Outcome(r[~np.isin(r, list(lost))], tokenized.dropped))
         rows = self._step("hold out", rows, self._hold_out)
@@ -216,7 +221,7 @@ class _Build:
         set_card.write_readme(folder, name, card)
         shards.write_card(folder / SET_CARD, card)
         self.workspace.publish()
-        return Built(self.workspace.out, card, resumed)
+        return Built(self.workspace.out, card, resumed, self.tokenized_by.choice)
 
     def _write_part(
         self, folder: Path, tokenized: Documents, labels: Labels, chosen: np.ndarray, num_shards: int, split: str
@@ -242,10 +247,11 @@ class _Build:
     def _provenance(self) -> set_card.Provenance:
         counts, origin = self.corpus.counts, self.origin
         return set_card.Provenance(
-            target=origin.target,
-            tokenizer=origin.tokenizer,
+            target=origin.target or _target_of(self.recipe),
+            tokenizer={**self.tokenized_by.tokenizer, **origin.tokenizer},
             recipe=self.recipe.model_dump(mode="json"),
             input={
+                "folder": str(self.corpus.folder),
                 "digest": self.corpus.digest,
                 "shards": len(self.corpus.shards),
                 "lines": {
@@ -278,6 +284,20 @@ def _resolve(options: BuildOptions) -> Recipe:
         "balance.seed": options.seed,
     }
     return recipes.load(options.recipe, overrides | {name: value for name, value in given.items() if value is not None})
+
+
+def _target_of(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the target where only the recipe or the command line names one."""
+    settings = recipe.tokenization
+    if settings.tokenizer is None:
+        return None
+    local = Path(settings.tokenizer)
+    model = str(local.resolve()) if local.is_dir() else settings.tokenizer
+    return {
+        "model": model,
+        "chat_template_kwargs": settings.chat_template_kwargs,
+        "trust_remote_code": settings.trust_remote_code,
+    }
 
 
 def _labels(facts: pl.DataFrame, tokenized: Documents) -> Labels:

@@ -65,10 +65,19 @@ def build_text(built: Built) -> str:
         _funnel_table(card),
         _mix_table(card),
         "\n".join(["Notes", *(f"  {note}" for note in card["notes"])]) if card["notes"] else "",
+        _encoder_line(built),
         f"{built.folder}: {card['rows']:,} rows, {card['tokens']:,} tokens ({card['trained_tokens']:,} generated) "
         f"in {len(card['shards'])} shards{heldout}\ntrain --data {built.folder}",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _encoder_line(built: Built) -> str:
+    """Say what encoded the rows that had no ids, and why nothing faster did."""
+    if built.encoder is None:
+        return ""
+    over = "; ".join(f"{name} {reason}" for name, reason in built.encoder.passed_over.items())
+    return f"encoded by {built.encoder.name}" + (f" ({over})" if over else "")
 
 
 def _funnel_table(card: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated, Literal
 
+import tyro
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -39,5 +41,23 @@ class BuildOptions(BaseModel):
     """Seeds balance, held-out choice and order; None takes the recipe's."""
     workers: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     """Processes. The set does not depend on it."""
+    cache: Path | None = None
+    """Folder for what was read from the shards; None keeps it beside them."""
+
+
+class ExportOptions(BaseModel):
+    """Write a set in the shape that another trainer reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The set."""
+    to: Literal["specforge", "specforge_tokens", "openai", "sharegpt"] = "specforge"
+    """`specforge`: id and conversations. `specforge_tokens`: id, input_ids, loss_mask. `openai`: messages. `sharegpt`: id
+    and conversations of from and value."""
+    out: Path | None = None
+    """Folder to write; None takes the set's name with the shape's behind it."""
+    input: Path | None = None
+    """Completions that the set was built from, for the shapes of text; None takes the folder that set.json names."""
     cache: Path | None = None
     """Folder for what was read from the shards; None keeps it beside them."""

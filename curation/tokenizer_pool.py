@@ -7,10 +7,12 @@ chunk becomes depends on its rows alone, so neither the number of workers nor an
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,10 @@ class TokenizedCorpus:
     """The documents of a corpus, and what encoded those rows that had no ids."""
 
     documents: Documents
-    choice: Choice | None
+    choice: Choice | None = None
     """None where every row had ids."""
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    """Digests of the tokenizer and the template that rendered them, as in `run.json`; empty where every row had ids."""
 
 
 def tokenize_corpus(
@@ -70,14 +74,17 @@ def tokenize_corpus(
     """
     chunks = [positions[start : start + CHUNK_ROWS] for start in range(0, len(positions), CHUNK_ROWS)]
     lacks_ids = ~corpus.facts["has_ids"].gather(positions).to_numpy()
-    source, choice = None, None
+    source, choice, described = None, None, {}
     if lacks_ids.any():
         source = tokenizer_source(origin, settings, int(lacks_ids.sum()))
-        source, choice = _with_fastest(source, corpus, positions[lacks_ids][:_PROBE_ROWS], settings)
+        tokenizer = load_tokenizer(source)
+        described = _describe(tokenizer, ChatTemplate(tokenizer, source.template_kwargs, source.template))
+        choice = choose(tokenizer, _probe(corpus, positions[lacks_ids][:_PROBE_ROWS]), fast=settings.encoder == "auto")
+        source = dataclasses.replace(source, encoder=choice.name)
     todo = [number for number in range(len(chunks)) if not documents.is_written(folder, number)]
     for done, _ in enumerate(_run(corpus, source, settings, folder, chunks, todo, workers), start=1):
         progress("tokenise", done + len(chunks) - len(todo), len(chunks))
-    return TokenizedCorpus(documents.load(folder, range(len(chunks))), choice)
+    return TokenizedCorpus(documents.load(folder, range(len(chunks))), choice, described)
 
 
 def tokenizer_source(origin: Origin, settings: TokenizationSettings, num_rows: int) -> TokenizerSource:
@@ -137,15 +144,23 @@ def load_tokenizer(source: TokenizerSource) -> Any:
         raise ValueError(f"cannot load the tokenizer of {source.name!r}: {reason}") from error
 
 
-def _with_fastest(
-    source: TokenizerSource, corpus: Corpus, probe: np.ndarray, settings: TokenizationSettings
-) -> tuple[TokenizerSource, Choice]:
-    """Return the source with the fastest encoder that proves equal on the first texts of the corpus."""
-    texts = [
-        text for row in corpus.rows(probe) for text in (row["completion"], *(m["content"] for m in row["messages"]))
+def _probe(corpus: Corpus, positions: np.ndarray) -> list[str]:
+    """Return texts as the build will encode them."""
+    return [
+        text
+        for row in corpus.rows(positions)
+        for text in (row["completion"], *(message["content"] for message in row["messages"]))
     ]
-    choice = choose(load_tokenizer(source), texts, fast=settings.encoder == "auto")
-    return dataclasses.replace(source, encoder=choice.name), choice
+
+
+def _describe(tokenizer: Any, template: ChatTemplate) -> dict[str, Any]:
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    whole = backend.to_str() if backend is not None else vocabulary
+    return {
+        "tokenizer_sha256": {"tokenizer": hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()},
+        "chat_template_sha256": hashlib.sha256(template.text.encode()).hexdigest(),
+    }
 
 
 def _run(

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -356,19 +357,22 @@ def test_rows_without_ids_and_without_a_target_ask_for_a_tokenizer(tmp_path: Pat
         build(BuildOptions(input=folder, out=tmp_path / "set"))
 
 
-@pytest.mark.slow
-def test_foreign_rows_are_rendered_by_the_target_that_the_command_line_names(tmp_path: Path, smollm2: Path) -> None:
-    from transformers import AutoTokenizer
-
+def test_foreign_rows_are_rendered_by_the_target_that_the_command_line_names(
+    tmp_path: Path, make_tokenizer: Callable[[str], Any]
+) -> None:
+    tokenizer = make_tokenizer(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path / "target")
     rows = [{key: row[key] for key in ("messages", "completion")} for row in _rows()[:40]]
     folder = tmp_path / "foreign"
     folder.mkdir()
     shards.publish(folder / "answers.jsonl", [shards.encode_row(row) for row in rows])
-    built = build(BuildOptions(input=folder, out=tmp_path / "set", tokenizer=str(smollm2), heldout_frac=0))
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    built = build(BuildOptions(input=folder, out=tmp_path / "set", tokenizer=str(tmp_path / "target"), heldout_frac=0))
     expected = {
         (
-            tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, tokenize=False),
+            f"<|im_start|>user\n{row['messages'][0]['content']}<|im_end|>\n<|im_start|>assistant\n",
             row["completion"] + "<|im_end|>",
         )
         for row in rows
@@ -378,7 +382,8 @@ def test_foreign_rows_are_rendered_by_the_target_that_the_command_line_names(tmp
         boundary = row.loss_mask.index(1)
         found.add((tokenizer.decode(row.input_ids[:boundary]), tokenizer.decode(row.input_ids[boundary:])))
     assert found == expected
-    assert built.card["target"]["model"] == str(smollm2)
+    assert built.card["target"]["model"] == str(tmp_path / "target")
+    assert set(built.card["tokenizer"]) == {"tokenizer_sha256", "chat_template_sha256"}
 
 
 def test_two_builds_do_not_share_a_workspace(completions: Path, tmp_path: Path) -> None:

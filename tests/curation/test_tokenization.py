@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from curation.chat_template import ChatTemplate, TemplateRefused
 from curation.documents import Document
@@ -57,39 +55,16 @@ DEEPSEEK_R1 = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}
 {% set content = m.content.split('</think>')[-1] %}{{ '<|assistant|>' + content + '<|end|>' }}{% endif %}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"""
 
-NO_GENERATION_PROMPT = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}{% endfor %}"""
-
-SPECIAL = [
-    "<bos>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-    "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>",
-]  # fmt: skip
+NO_GENERATION_PROMPT = (
+    """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}{% endfor %}"""
+)
 
 TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b  # 12345 sums\n" * 20
 
 
-@pytest.fixture(scope="module")
-def make_tokenizer() -> Callable[[str], PreTrainedTokenizerFast]:
-    """A small byte-level BPE tokenizer with a given chat template."""
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.decoder = decoders.ByteLevel()
-    trained.train_from_iterator(
-        [TEXT],
-        trainers.BpeTrainer(
-            vocab_size=400,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
-            show_progress=False,
-        ),
-    )
-
-    def make(template: str) -> PreTrainedTokenizerFast:
-        return PreTrainedTokenizerFast(tokenizer_object=trained, bos_token="<bos>", chat_template=template)
-
-    return make
-
-
-def _row(completion: str = "dog jumps", *, messages: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
+def _row(
+    completion: str = "dog jumps", *, messages: list[dict[str, Any]] | None = None, **fields: Any
+) -> dict[str, Any]:
     return {
         "messages": messages or [{"role": "user", "content": "The fox?"}],
         "completion": completion,
