@@ -81,13 +81,12 @@ def _sharegpt(row: dict[str, Any], column: str | None) -> Conversation:
 def _alpaca(row: dict[str, Any], column: str | None) -> Conversation:
     instruction = _field(row, column or "instruction")
     more = row.get("input")
-    if more is None and isinstance(row.get("instances"), list) and row["instances"]:
-        more = row["instances"][0].get("input")  # self-instruct's seed tasks keep inputs in a list of instances
+    if more is None and row.get("instances"):  # self-instruct's seed tasks keep inputs in a list of instances
+        more = _objects(row["instances"])[0].get("input")
     if not isinstance(instruction, str):
         raise Unusable("empty_prompt")
     text = f"{instruction}\n\n{more}" if isinstance(more, str) and more.strip() else instruction
-    history = [turn for pair in row.get("history") or [] for turn in zip(("user", "assistant"), pair, strict=False)]
-    turns = [{"role": role, "content": said} for role, said in history] + [{"role": "user", "content": text}]
+    turns = _history(row.get("history") or []) + [{"role": "user", "content": text}]
     return Conversation(_with_system(row.get("system"), normalise(turns)))
 
 
@@ -159,6 +158,23 @@ def _field(row: dict[str, Any], name: str) -> Any:
     if name not in row:
         raise Unusable("no_such_column")
     return row[name]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise Unusable("malformed_messages")
+    return value
+
+
+def _history(pairs: Any) -> list[dict[str, Any]]:
+    """Return the turns before a prompt, which some Alpaca rows keep as [question, answer] pairs."""
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise Unusable("malformed_messages")
+    return [
+        {"role": role, "content": said}
+        for pair in pairs
+        for role, said in zip(("user", "assistant"), pair, strict=True)
+    ]
 
 
 def _joined(turns: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def _message(turn: dict[str, Any]) -> dict[str, Any] | None:
         return {"role": role, "content": _text(content) or "", **_call_id(turn.get("tool_call_id"))}
     message: dict[str, Any] = {"role": role, "content": _text(content)}
     if role == "assistant":
-        calls = [_call(call.get("function") or call, call.get("id")) for call in turn.get("tool_calls") or []]
+        calls = [_call(call.get("function") or call, call.get("id")) for call in _calls(turn.get("tool_calls"))]
         calls += [call for part in _parts(content, "tool_call") for call in _calls_in_text(part)]
         if message["content"] is not None:
             message["content"] = without_thinking(message["content"])
@@ -151,28 +151,36 @@ def _text(content: Any) -> str | None:
     """Return content as text: typed parts joined, reasoning parts left out."""
     if content is None or isinstance(content, str):
         return content
-    if isinstance(content, dict):
-        content = [content]
-    if not isinstance(content, list):
-        return str(content)
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else "text"
-        if kind in _TEXT_PARTS:
-            text = part if isinstance(part, str) else part.get("text") or part.get("value")
-            if isinstance(text, str):
-                texts.append(text)
-        elif kind in _MEDIA:
-            raise Unusable("not_text")
-        elif kind not in _SILENT_PARTS and kind != "tool_call":
-            raise Unusable("malformed_messages")
+    parts = content if isinstance(content, list) else [content]
+    texts = [text for part in parts if (text := _part_text(part)) is not None]
     return "".join(texts) if texts else None
+
+
+def _part_text(part: Any) -> str | None:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _MEDIA:
+        raise Unusable("not_text")
+    if kind in _SILENT_PARTS or kind == "tool_call":
+        return None
+    text = (part.get("text") or part.get("value")) if kind in _TEXT_PARTS else 0
+    if text is not None and not isinstance(text, str):
+        raise Unusable("malformed_messages")
+    return text
 
 
 def _parts(content: Any, kind: str) -> list[Any]:
     if not isinstance(content, list):
         return []
     return [part.get("value") for part in content if isinstance(part, dict) and part.get("type") == kind]
+
+
+def _calls(value: Any) -> list[dict[str, Any]]:
+    value = _parse(value, "malformed_tool_call") if isinstance(value, str) and value.strip() else value or []
+    if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
+        raise Unusable("malformed_tool_call")
+    return value
 
 
 def _calls_in_text(content: Any) -> list[dict[str, Any]]:

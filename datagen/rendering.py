@@ -53,7 +53,9 @@ class Renderer:
         self.tokenizer = _load_tokenizer(self.model, target)
         self.chat_template = self._find_template(manifest_folder)
         self.context_length = target.max_model_len or self._model_context()
-        self._thinks = _CLOSE in self.chat_template
+        self._thinks = (
+            any(mark in self.chat_template for mark in (_OPEN, _CLOSE)) or _CLOSE in self.tokenizer.get_vocab()
+        )
 
     def render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, thinking: bool | None = None
@@ -88,7 +90,7 @@ class Renderer:
         """Return (reasoning, completion) of a generation whose template thinks in `<think>` ... `</think>`.
 
         A generation cut before `</think>` is all reasoning and its completion is empty. Without thinking in the
-        template, or in this answer, reasoning is None and the text is the completion.
+        template, the vocabulary or this answer, reasoning is None and the text is the completion.
 
         Args:
             text: the generation, decoded.
