@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from curation.options import BuildOptions
+from curation.options import BuildOptions, ExportOptions, PlanOptions
 
 if TYPE_CHECKING:
     from curation.corpus import Corpus
@@ -65,6 +65,28 @@ def build(options: Annotated[BuildOptions, tyro.conf.arg(name="")]) -> None:
     with build_report.StepProgress() as progress:
         built = build_set(options, progress)
     print(build_report.build_text(built))
+
+
+@app.command
+def export(options: Annotated[ExportOptions, tyro.conf.arg(name="")]) -> None:
+    """Write a set in the shape that another trainer reads: SpecForge, OpenAI, ShareGPT."""
+    from curation.export import export as export_set
+
+    exported = export_set(options)
+    for name, count in exported.rows.items():
+        print(f"{exported.folder / name}.jsonl: {count:,} rows")
+
+
+@app.command
+def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> None:
+    """What to generate next: which domains and sources, how much, at what cost, in which order."""
+    from curation.planning import make_plan
+
+    planned = make_plan(options)
+    print(planned.text)
+    print(f"\nwrote the plan to {planned.document}")
+    if planned.manifest is not None:
+        print(f"wrote {planned.manifest}; run it with: datagen run --manifest {planned.manifest}")
 
 
 def _open(folder: Path, *, manifest: str | None, labels: Path | None, workers: int) -> Corpus:

@@ -61,3 +61,32 @@ class ExportOptions(BaseModel):
     """Completions that the set was built from, for the shapes of text; None takes the folder that set.json names."""
     cache: Path | None = None
     """Folder for what was read from the shards; None keeps it beside them."""
+
+
+class PlanOptions(BaseModel):
+    """Plan what to generate next: which domains and sources, how much, at what cost, in which order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    profile: Path = Path("completions_raw")
+    """Folder of completions, or a profile.json."""
+    manifest: Path | None = None
+    """Manifest to grow; None takes the one in run.json."""
+    evaluation: Path | None = None
+    """evaluation.json of a drafter, for the order by accepted tokens gained."""
+    domains: str | None = None
+    """Target shares, e.g. code=20,math=30; None takes the manifest's."""
+    total_tokens: int | None = Field(default=None, ge=1)
+    """Size of the balanced set to plan for; None takes the smallest that has room for every token at hand."""
+    tokens_per_second: float | None = Field(default=None, gt=0)
+    """Completion tokens per second of generation; None takes what status.json measured."""
+    price_per_hour: float | None = Field(default=None, ge=0)
+    """Price of an hour of generation at that speed."""
+    gain_per_doubling: float = Field(default=0.25, gt=0)
+    """Assumed gain in tokens per target forward from doubling a domain's tokens; scales the gains that are printed."""
+    allow_licenses: tuple[str, ...] = ()
+    """Licences to allow beyond the manifest's."""
+    out: Path | None = None
+    """The next manifest; None puts NAME_next.yaml beside the manifest that was named, else here."""
+    document: Path = Path("DATA_EXPANSION.md")
+    """Document whose marked section is rewritten."""
