@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from datagen.plan import Plan
 
 _SHOW_S = 2.0
+_INSISTS_S = 1.0
 
 
 class RunCommand(BaseModel):
@@ -65,6 +67,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._received_at = 0.0
         self._ask: Callable[[], None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
@@ -79,7 +82,10 @@ class Interrupts:
         return 128 + (self.received or 0)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        insists = self.received is not None
+        now = time.monotonic()
+        # `timeout` and some schedulers send a signal to the process and to its group: two at once are one.
+        insists = self.received is not None and now - self._received_at > _INSISTS_S
+        self._received_at = self._received_at or now
         self.received = signal.Signals(number)
         if self._ask is None or insists:
             raise SystemExit(self.exit_code)

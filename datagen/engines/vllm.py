@@ -7,7 +7,6 @@ If the engine's processes die, the next health check builds a new one, a few tim
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import os
 import uuid
