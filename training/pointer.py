@@ -19,7 +19,7 @@ from torch import Tensor
 from training.batches import Batch
 from training.blocks import block_labels, block_token_ids, eligible_anchors, lay_out_blocks
 from training.drafter import DFlashDrafter
-from training.target import Target
+from training.features import FeatureSource
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def tau_by_domain(walks: Iterable[Walk]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def pointer_walk(target: Target, drafter: DFlashDrafter, batches: Iterable[Batch], max_rounds: int = 256) -> list[Walk]:
+def pointer_walk(target: FeatureSource, drafter: DFlashDrafter, batches: Iterable[Batch], max_rounds: int = 256) -> list[Walk]:
     """Return a walk per document of held-out micro-batches. Each document takes at most `max_rounds` rounds; those of one
     micro-batch walk side by side, on features and context keys that are computed once."""
     walks: list[Walk] = []
@@ -62,7 +62,7 @@ def pointer_walk(target: Target, drafter: DFlashDrafter, batches: Iterable[Batch
 
 
 def _walk(
-    target: Target, drafter: DFlashDrafter, batch: Batch, hidden_TF: Tensor, max_rounds: int
+    target: FeatureSource, drafter: DFlashDrafter, batch: Batch, hidden_TF: Tensor, max_rounds: int
 ) -> tuple[list[int], list[int]]:
     """Return tokens gained and rounds taken, by document number."""
     config, num_documents = drafter.config, len(batch.row_ids)

@@ -1,0 +1,90 @@
+"""`train` and `drafter`: set in, drafter out, and questions to a drafter.
+
+`train` is generated from the recipe's models; `--recipe` replaces their defaults before the command line is read, so the order
+is defaults, file, command line. What a person can fix ends in one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from training import recipe as recipes
+from training.recipe import Recipe
+
+EXIT_CODES = {"finished": 0, "time": 0, "signal": 130}
+"""What `train` returns by how a run ended. Time that is up is as planned; a run that was asked to stop is not done."""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train a DFlash drafter on a tokenised set. Running the same command again goes on where it stopped."""
+
+    data: Path
+    """Folder of a set, as `curate build` writes it."""
+    recipe: Path | None = None
+    """YAML file that replaces the defaults below, or the bare name of a recipe that ships with Draftmill."""
+    out: Path | None = None
+    """Folder of the run; default runs/<name of the set>."""
+    target: str | None = None
+    """Folder or hub id of the target; default: the one that the set names."""
+    init_from: Path | None = None
+    """Start from a drafter: a run, its step_N, or a folder in z-lab's layout."""
+    resume: bool = False
+    """Fail unless there is a checkpoint to go on from."""
+    dry_run: bool = False
+    """Check everything, print the plan and the memory it needs per GPU, and allocate nothing."""
+    trust_remote_code: bool = False
+    """Run code that the target's repository carries. Off unless you trust its authors with your machine."""
+    settings: Annotated[Recipe, tyro.conf.arg(name="")] = Recipe()
+    """Fields of the recipe."""
+
+
+def train_main() -> None:
+    """Entry point of `train`."""
+    sys.exit(_told_in_one_line(_train))
+
+
+def _train() -> int:
+    options = read_train_options(sys.argv[1:])
+    from training.job import Job
+    from training.launch import launch
+
+    job = Job(
+        data=options.data,
+        out=options.out or Path("runs") / options.data.resolve().name,
+        recipe=options.settings,
+        target=options.target,
+        init_from=options.init_from,
+        resume=options.resume,
+        trust_remote_code=options.trust_remote_code,
+    )
+    return EXIT_CODES[launch(job)]
+
+
+def read_train_options(arguments: list[str]) -> TrainOptions:
+    """Return the options of `train`, the recipe file read and overridden."""
+    named = _value_of("--recipe", arguments)
+    defaults = TrainOptions(data=tyro.MISSING, settings=Recipe() if named is None else recipes.load(named))
+    return tyro.cli(TrainOptions, prog="train", default=defaults, args=arguments)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+    return None
+
+
+def _told_in_one_line(command) -> int:
+    try:
+        return command()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,271 @@
+"""The training run: steps in order, measurements, checkpoints, and the ways it ends.
+
+Top to bottom: build what the job needs, go on from the newest checkpoint, then step after step until all are done, time is
+up, or someone asks it to stop. What a step computes is `step.py`'s, who does what `distributed.py`'s, what changes and is kept
+`state.py`'s.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from training.batches import Batch, Prefetched
+from training.curves import write_curves
+from training.distributed import Ranks, StopVote, gradients_wait, wrap
+from training.drafter import noise_width
+from training.features import LocalTarget
+from training.guard import Guard
+from training.heldout import Heldout
+from training.job import Prepared, check_same_run, write_run_card
+from training.losses import update_survival
+from training.measurements import Measurements
+from training.metrics import survival_counts
+from training.optimization import learning_rate, update_ema
+from training.progress import Progress, clock
+from training.sinks import Sink, open_sinks
+from training.state import State, begin, restore, save
+from training.step import Objective, clip_gradients, micro_batch_loss, scale_gradients
+from training.target import Target
+
+Ending = Literal["finished", "time", "signal"]
+
+
+def train(prepared: Prepared, ranks: Ranks) -> Ending:
+    """Run a job on this rank until it ends; return why it did.
+
+    Raises:
+        ValueError: the folder holds another run, a checkpoint cannot be written, or too many steps went wrong.
+    """
+    job, recipe = prepared.job, prepared.job.recipe
+    check_same_run(prepared)
+    dtype = compute_dtype(recipe.compute.dtype, ranks.device)
+    source = LocalTarget(Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code))
+    state = begin(prepared, ranks.device)
+    notes = restore(state, prepared, ranks)
+    if ranks.leads:
+        write_run_card(prepared)
+    run = _Run(prepared, ranks, Objective(recipe, prepared.config, source, ranks.device, dtype), state)
+    for note in notes:
+        run.progress.say(note)
+    try:
+        return run.until_it_ends()
+    finally:
+        run.close()
+
+
+def compute_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of matrix products: what the recipe says, or what suits the device."""
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"bfloat16": torch.bfloat16, "float32": torch.float32}[wanted]
+
+
+class _Run:
+    """A run in progress on one rank."""
+
+    def __init__(self, prepared: Prepared, ranks: Ranks, objective: Objective, state: State):
+        self.prepared, self.ranks, self.objective, self.state = prepared, ranks, objective, state
+        self.recipe = objective.recipe
+        self.forward = wrap(state.drafter, ranks, self.recipe.placement)
+        self.measurements = Measurements(
+            prepared.store.domains, len(prepared.order.bucket_rows), prepared.config.block_size, ranks.device
+        )
+        if state.open_sums is not None:
+            self.measurements.sums_GC += state.open_sums.to(ranks.device)
+        self.guard = Guard(self.recipe.guard, prepared)
+        self.heldout = Heldout(prepared, ranks, objective)
+        self.sinks: list[Sink] = []
+        if ranks.leads:
+            self.sinks = open_sinks(self.recipe.logging, prepared.job.out, prepared.card["recipe"], state.step)
+        self.progress = Progress(prepared.total_steps, state.step, ranks.leads)
+        self._window_began, self._window_wait = time.perf_counter(), 0.0
+        self._session_began = time.monotonic()
+        self._session_elapsed_before = state.elapsed_s
+
+    def until_it_ends(self) -> Ending:
+        """Step until the run is done, out of time, or asked to stop; a checkpoint is written in any case."""
+        vote, total = StopVote(self.ranks), self.prepared.total_steps
+        batches = Prefetched(self._batch, self._indices(), self.recipe.batches.prefetch)
+        ending: Ending = "finished"
+        try:
+            with _stop_signals() as asked:
+                while self.state.step < total:
+                    if vote.stops(bool(asked) or self._out_of_time()):
+                        ending = "signal" if asked else "time"
+                        break
+                    self._step(batches)
+                    self._after_step(batches)
+        finally:
+            batches.close()
+        self._last_words(ending)
+        return ending
+
+    def close(self) -> None:
+        """Flush what is written and free the terminal."""
+        self.progress.close()
+        for sink in self.sinks:
+            sink.close()
+
+    def _step(self, batches: Prefetched) -> None:
+        state, recipe, total = self.state, self.recipe, self.prepared.total_steps
+        places = self._places(state.step)
+        noise = noise_width(recipe.drafter, state.step, total)
+        sums = torch.zeros(recipe.batches.per_step, 2, dtype=torch.float64, device=self.ranks.device)
+        step_C: Tensor | None = None
+        mine = islice(batches, len(places))
+        on_device = (batch.to(self.ranks.device) for batch in mine)
+        stream = self.objective.source.stream(on_device, self.prepared.config.target_layer_ids)
+        for turn, (batch, features) in enumerate(stream):
+            index = state.step * recipe.batches.per_step + places[turn]
+            with gradients_wait(self.forward, turn < len(places) - 1):
+                output, document_A = micro_batch_loss(
+                    self.objective, self.forward, batch, features, index, noise, state.survival_S
+                )
+                output.loss_sum.backward()
+            sums[places[turn]] = torch.stack([output.loss_sum.detach(), output.weight_sum])
+            total_C = self.measurements.add(output, document_A, batch)
+            step_C = total_C if step_C is None else step_C + total_C
+        assert step_C is not None
+        self._update(self.ranks.sum(sums).cpu(), step_C)
+
+    def _update(self, sums: Tensor, step_C: Tensor) -> None:
+        """Apply the gradients of a step, unless it went wrong. `sums` holds loss and weight of every micro-batch of all ranks."""
+        state, optimizer = self.state, self.recipe.optimizer
+        norm = scale_gradients(state.drafter, self.ranks.num_drafters / float(sums[:, 1].sum()))
+        state.gradient_norm = norm
+        if wrong := self.guard.judge(state, sums, norm):
+            state.skips += 1
+            self._write({"kind": "skip", "step": state.step + 1, **wrong})
+            self.progress.say(f"step {state.step + 1} left out: {wrong['reason']}; its rows are in metrics.jsonl")
+        else:
+            clip_gradients(state.drafter, norm, optimizer.clip_norm)
+            for group in state.optimizer.param_groups:
+                group["lr"] = learning_rate(optimizer, state.step, self.prepared.total_steps)
+            state.optimizer.step()
+            if state.ema is not None and optimizer.ema_decay is not None:
+                update_ema(state.ema, state.drafter, optimizer.ema_decay)
+            if state.survival_S is not None:
+                labelled_S, survived_S = survival_counts(self.ranks.sum(step_C).cpu(), self.prepared.config.block_size)
+                state.survival_S = update_survival(
+                    state.survival_S, labelled_S, survived_S, self.recipe.loss.survival_decay
+                )
+        state.optimizer.zero_grad()
+        state.step += 1
+
+    def _after_step(self, batches: Prefetched) -> None:
+        state, recipe = self.state, self.recipe
+        last = state.step == self.prepared.total_steps
+        self.progress.step(state.step)
+        if state.step % recipe.logging.every == 0 or last:
+            self._log(batches)
+        if state.step % recipe.heldout.every == 0 or last:
+            self._measure_heldout()
+        if state.step % recipe.checkpoints.every == 0 and not last:
+            self._save()
+        if state.skips > recipe.guard.max_skips:
+            self._save()
+            raise ValueError(
+                f"{state.skips} steps went wrong (guard.max_skips is {recipe.guard.max_skips}); their rows are in "
+                f'{self.prepared.job.out / "metrics.jsonl"} under kind "skip"; the checkpoint at step {state.step} is sound'
+            )
+
+    def _log(self, batches: Prefetched) -> None:
+        state, now = self.state, time.perf_counter()
+        sums_GC, tokens = self.measurements.summed(self.ranks)
+        took_s = now - self._window_began
+        waited_s = float(self.ranks.sum(torch.tensor([batches.wait_s - self._window_wait]))) / self.ranks.num_drafters
+        record = {
+            "kind": "train",
+            "step": state.step,
+            "epoch": state.step * self.recipe.batches.per_step / self.prepared.order.batches_per_epoch,
+            **self.measurements.describe(sums_GC),
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "gradient_norm": state.gradient_norm,
+            "noise": noise_width(self.recipe.drafter, state.step - 1, self.prepared.total_steps),
+            "skips": state.skips,
+            "tokens_per_s": float(tokens) / took_s,
+            "wait_frac": waited_s / took_s,
+            "queue_depth": batches.depth,
+            "elapsed_s": self._elapsed_s(),
+        }
+        self._write(record)
+        self.progress.figures(record)
+        self.measurements.start_over()
+        self._window_began, self._window_wait = now, batches.wait_s
+
+    def _measure_heldout(self) -> None:
+        if (record := self.heldout.measure(self.state)) is not None:
+            self._write(record)
+            self.progress.say(
+                f"step {self.state.step}: held-out tau {record['tau']:.2f}  ("
+                + "  ".join(f"{domain} {value:.2f}" for domain, value in record["by_domain"].items())
+                + ")"
+            )
+        self._window_began = time.perf_counter()
+
+    def _save(self) -> None:
+        self.state.elapsed_s = self._elapsed_s()
+        self.state.open_sums, _ = self.measurements.summed(self.ranks)
+        save(self.state, self.prepared, self.ranks)
+        if self.ranks.leads:
+            write_curves(self.prepared.job.out)
+
+    def _last_words(self, ending: Ending) -> None:
+        self._save()
+        place = self.prepared.job.out / f"step_{self.state.step}"
+        if ending == "finished":
+            self.progress.say(f"{self.state.step} steps in {clock(self.state.elapsed_s)}: {place}")
+            return
+        why = "asked to stop" if ending == "signal" else f"{self.recipe.max_minutes:g} minutes are over"
+        self.progress.say(
+            f"{why} at step {self.state.step} of {self.prepared.total_steps}: {place}; run again to go on"
+        )
+
+    def _indices(self) -> Iterator[int]:
+        """Yield the micro-batches of this rank, by place in the run."""
+        for step in range(self.state.step, self.prepared.total_steps):
+            yield from (step * self.recipe.batches.per_step + place for place in self._places(step))
+
+    def _places(self, step: int) -> list[int]:
+        """Return which of a step's micro-batches this rank trains. They rotate, so no rank gets one bucket's all the time."""
+        drafters = self.ranks.num_drafters
+        return [k for k in range(self.recipe.batches.per_step) if (k + step) % drafters == self.ranks.drafter_number]
+
+    def _batch(self, index: int) -> Batch:
+        return self.prepared.store.pack(*self.prepared.order.batch(index))
+
+    def _write(self, record: dict[str, Any]) -> None:
+        for sink in self.sinks:
+            sink.write(record)
+
+    def _elapsed_s(self) -> float:
+        return self._session_elapsed_before + time.monotonic() - self._session_began
+
+    def _out_of_time(self) -> bool:
+        limit = self.recipe.max_minutes
+        return limit is not None and time.monotonic() - self._session_began >= 60 * limit
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Collect SIGTERM and the first Ctrl-C instead of dying of them; a second Ctrl-C ends the process at once."""
+    caught: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        caught.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
