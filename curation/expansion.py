@@ -4,11 +4,11 @@ Three inputs: a profile (what there is), target shares (what is wanted), and, wh
 (what still drafts badly). The set that is planned for has the target shares and throws nothing away unless a smaller one is
 asked for: the domain with most tokens for its share sets its size, and every other domain lacks the difference.
 
-Order follows accepted tokens gained per token generated. A mix with share q of a domain that yields tau tokens per target
-forward costs q / tau forwards per token, so tau of the mix is 1 / sum(q / tau). A domain's tau is taken to rise by a constant for
-each doubling of its tokens, as losses do with data; the constant is an assumption until two evaluations have measured it, it
-scales the gains that are printed and hardly the order. Without an evaluation every domain is taken to draft alike, and the
-order is that of want: share over tokens at hand.
+Order follows accepted tokens gained per token generated. A share q of a domain that yields tau tokens per target forward
+costs q / tau forwards per token of the mix, so tau of the mix is 1 / sum(q / tau). A domain's tau is taken to rise by a
+constant for each doubling of its tokens, as losses fall with data. The next token of a domain that has n then gains in
+proportion to q / (tau^2 n), whatever the constant; that is the order. The constant scales only the gains that are printed, and
+is called an assumption there. Without an evaluation every tau is taken to be the same, which leaves the order of want, q / n.
 """
 
 from __future__ import annotations
@@ -54,13 +54,6 @@ class Growth:
     """Tokens per target forward now; None where nothing was evaluated."""
     gain: float | None
     """What growing this domain adds to tau of the target mix."""
-
-    @property
-    def gain_per_million(self) -> float | None:
-        """Gain in tau of the mix per million tokens generated."""
-        if self.gain is None or not self.generated_tokens:
-            return None
-        return self.gain / self.generated_tokens * 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +117,7 @@ def plan(
         if have[domain].tokens < math.floor(share * wanted)
     ]
     assumed = _assumed_taus(shares, known)
-    order = sorted(
-        growths, key=lambda g: (-_gain(g, shares, assumed, gain_per_doubling) / max(1, g.generated_tokens), g.domain)
-    )
+    order = sorted(growths, key=lambda growth: (-_urgency(growth, assumed[growth.domain]), growth.domain))
     evaluated = bool(known)
     grown = {g.domain: _tau_after(g, assumed[g.domain], gain_per_doubling) for g in growths}
     return Plan(
@@ -199,9 +190,19 @@ def _assumed_taus(shares: Mapping[str, float], known: Mapping[str, float]) -> di
     return {domain: known.get(domain, fallback) for domain in shares}
 
 
+def _urgency(growth: Growth, tau: float) -> float:
+    """Return what the next generated token of a domain gains, up to a factor that all domains share."""
+    per_generated = growth.lacking_tokens / max(1, growth.generated_tokens)
+    return growth.share / tau**2 / _at_hand(growth) * per_generated
+
+
+def _at_hand(growth: Growth) -> float:
+    """Return the tokens of a domain, one row's worth where it has none."""
+    return max(growth.have.tokens, growth.lacking_tokens / max(1, growth.prompts))
+
+
 def _tau_after(growth: Growth, tau: float, gain_per_doubling: float) -> float:
-    per_row = growth.lacking_tokens / max(1, growth.prompts)
-    return tau + gain_per_doubling * math.log2(1 + growth.lacking_tokens / max(growth.have.tokens, per_row))
+    return tau + gain_per_doubling * math.log2(1 + growth.lacking_tokens / _at_hand(growth))
 
 
 def _mix_tau(shares: Mapping[str, float], taus: Mapping[str, float]) -> float:

@@ -15,7 +15,8 @@ END = "<!-- draftmill:plan:end -->"
 _DOMAIN_HEAD = [
     "grow",
     "have",
-    "of tokens wanted",
+    "target",
+    "filled",
     "lacks",
     "prompts",
     "to generate",
@@ -106,7 +107,8 @@ def _domain_row(growth: Growth, plan: Plan, price_per_hour: float | None) -> lis
     return [
         plain(growth.domain),
         f"{growth.have.tokens:,}",
-        f"{percent(growth.have.tokens / (growth.share * plan.total_tokens))} of {percent(growth.share)}",
+        percent(growth.share),
+        percent(growth.have.tokens / (growth.share * plan.total_tokens)),
         f"{growth.lacking_tokens:,}",
         f"{growth.prompts:,}",
         f"{growth.generated_tokens:,}",

@@ -8,7 +8,7 @@ caps, then of the sources that the shipped mixes name for that domain, where the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,37 +43,36 @@ class Grown:
     """By domain, licences that the manifest does not allow of sources that could give more."""
 
 
-def grow(manifest: Manifest, growths: Iterable[Growth], catalogue: Iterable[Source]) -> Grown:
+def grow(manifest: Manifest, growths: Iterable[Growth], catalogue: Sequence[Manifest]) -> Grown:
     """Return the manifest that asks for what `growths` lack.
 
     Args:
         manifest: what was asked so far.
         growths: domains and new prompts.
-        catalogue: sources to add where the manifest's own are used up, in order of preference.
+        catalogue: mixes whose hub sources are added where the manifest's own are used up, the preferred mix first.
     """
     base = asked(manifest)
     added: dict[str, int] = {}
     new: list[Source] = []
     unfilled: dict[str, int] = {}
     barred: dict[str, list[str]] = {}
-    places = {_place(source) for source in manifest.sources}
-    others = [source for source in catalogue if _place(source) not in places and source.name not in base]
     for growth in growths:
         own = [source for source in manifest.sources if source.domain == growth.domain]
-        left = growth.prompts
-        for source, prompts in _share_out(left, own, base).items():
-            added[source] = prompts
-            left -= prompts
-        candidates = [source for source in others if source.domain == growth.domain]
-        allowed = [source for source in candidates if not manifest.licenses or source.license in manifest.licenses]
-        by_name = {source.name: source for source in allowed}
-        for name, prompts in _share_out(left, allowed, dict.fromkeys(by_name, 0)).items():
-            new.append(by_name[name].model_copy(update={"count": prompts, "weight": None}))
-            left -= prompts
+        shared = _share_out(growth.prompts, own, base)
+        added |= shared
+        left = growth.prompts - sum(shared.values())
+        closed: set[str] = set()
+        for mix in catalogue:
+            offered = [source for source in _new_sources(mix, manifest, new) if source.domain == growth.domain]
+            allowed = [source for source in offered if not manifest.licenses or source.license in manifest.licenses]
+            closed |= {source.license for source in offered} - {source.license for source in allowed}
+            by_name = {source.name: source for source in allowed}
+            for name, prompts in _share_out(left, allowed, dict.fromkeys(by_name, 0)).items():
+                new.append(by_name[name].model_copy(update={"count": prompts, "weight": None}))
+                left -= prompts
         if left:
             unfilled[growth.domain] = left
-            licences = sorted({source.license for source in candidates} - {source.license for source in allowed})
-            barred |= {growth.domain: licences} if licences else {}
+            barred |= {growth.domain: sorted(closed)} if closed else {}
     kept = [
         _raised(source, base[source.name], added.get(source.name, 0), bool(added or new)) for source in manifest.sources
     ]
@@ -96,15 +95,10 @@ def asked(manifest: Manifest) -> dict[str, int]:
     return counts
 
 
-def shipped_sources() -> list[Source]:
-    """Return the hub sources of the mixes that ship with Draftmill, the largest mix first, each once."""
-    found: dict[tuple[Any, ...], Source] = {}
-    manifests = [schema.load(path)[0] for path in sorted(schema.SHIPPED.glob("*.yaml"))]
-    for manifest in sorted(manifests, key=lambda one: (-len(one.sources), one.name)):
-        for source in manifest.sources:
-            if source.hub is not None:
-                found.setdefault(_place(source), source)
-    return list(found.values())
+def shipped_mixes() -> list[Manifest]:
+    """Return the mixes that ship with Draftmill, those that cover most domains first."""
+    mixes = [schema.load(path)[0] for path in schema.SHIPPED.glob("*.yaml")]
+    return sorted(mixes, key=lambda mix: (-len({source.domain for source in mix.sources if source.hub}), mix.name))
 
 
 def write(grown: Grown, path: Path, comment: str) -> None:
@@ -122,6 +116,13 @@ def write(grown: Grown, path: Path, comment: str) -> None:
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}; choose another --out") from error
     assert schema.load(path)[0] == grown.manifest, "a manifest must read as it was written"
+
+
+def _new_sources(mix: Manifest, manifest: Manifest, new: list[Source]) -> list[Source]:
+    """Return the hub sources of a mix that are not in the manifest yet, under this name or another."""
+    present = [*manifest.sources, *new]
+    places, names = {_place(source) for source in present}, {source.name for source in present}
+    return [s for s in mix.sources if s.hub is not None and _place(s) not in places and s.name not in names]
 
 
 def _share_out(prompts: int, sources: list[Source], base: Mapping[str, int]) -> dict[str, int]:
@@ -154,6 +155,7 @@ def _raised(source: Source, base: int, add: int, counted: bool) -> Source:
 
 def _place(source: Source) -> tuple[Any, ...]:
     """Return what tells two sources apart whatever they are called."""
+    rows = tuple(sorted(source.filters.where.items()))
     if source.hub is None:
-        return ("files", source.files)
-    return ("hub", source.hub.repo, source.hub.config, source.hub.split, source.hub.data_files)
+        return ("files", source.files, rows)
+    return ("hub", source.hub.repo, source.hub.config, source.hub.split, source.hub.data_files, rows)

@@ -56,7 +56,7 @@ def make_plan(options: PlanOptions) -> Planned:
     grown, path = None, None
     if origin.manifest is not None and plan.growths:
         manifest, path = _place_for(origin.manifest, options)
-        grown = next_manifest.grow(manifest, plan.growths, next_manifest.shipped_sources())
+        grown = next_manifest.grow(manifest, plan.growths, next_manifest.shipped_mixes())
         if grown.sources:
             next_manifest.write(grown, path, _comment(plan, grown, origin.manifest.name))
     write_section(options.document, plan_markdown(plan, grown, options.price_per_hour))

@@ -105,26 +105,39 @@ def _manifest(**fields: Any) -> Manifest:
     return Manifest.model_validate(document | fields)
 
 
-def _catalogue() -> list[schema.Source]:
-    return [
-        schema.Source.model_validate(
-            {"name": name, "hub": {"repo": f"x/{name}"}, "domain": domain, "license": licence, "weight": 1, "cap": cap}
-        )
-        for name, domain, licence, cap in [
-            ("big_math", "math", "MIT", 1000), ("more_math", "math", "MIT", None), ("nc_chat", "chat", "CC-BY-NC-4.0", None),
+def _catalogue() -> list[Manifest]:
+    """Two mixes; the second has another part of the first one's data set."""
+
+    def mix(name: str, *sources: tuple[str, str, str, int | None, str]) -> Manifest:
+        rows = [
+            {
+                "name": n,
+                "hub": {"repo": repo},
+                "domain": d,
+                "license": lic,
+                "weight": 1,
+                "cap": cap,
+                "filters": {"where": {"part": [n]}},
+            }
+            for n, d, lic, cap, repo in sources
         ]
-    ]  # fmt: skip
+        return Manifest.model_validate({"name": name, "target": {"model": "a/b"}, "total": 10, "sources": rows})
+
+    return [
+        mix("first", ("big_math", "math", "MIT", 1000, "x/m"), ("nc_chat", "chat", "CC-BY-NC-4.0", None, "x/c")),
+        mix("second", ("more_math", "math", "MIT", None, "x/m"), ("other_code", "code", "MIT", None, "x/k")),
+    ]
 
 
 def test_own_sources_come_first_then_shipped_ones_each_up_to_its_cap() -> None:
     made = plan(STOCKS, TARGETS)
     grown = next_manifest.grow(_manifest(licenses=["MIT"]), made.growths, _catalogue())
     steps = {step.source.name: (step.have, step.add) for step in grown.sources}
-    assert steps == {"hub_chat": (80, 420), "big_math": (0, 695), "more_math": (0, 695)}
+    assert steps == {"hub_chat": (80, 420), "big_math": (0, 1000), "more_math": (0, 390)}
     assert grown.unfilled == {"chat": 1460 - 420}
     assert grown.barred == {"chat": ["CC-BY-NC-4.0"]}
     counts = {source.name: source.count for source in grown.manifest.sources}
-    assert counts == {"own_code": 770, "own_math": 150, "hub_chat": 500, "big_math": 695, "more_math": 695}
+    assert counts == {"own_code": 770, "own_math": 150, "hub_chat": 500, "big_math": 1000, "more_math": 390}
 
 
 def test_weights_become_counts_that_ask_for_no_less_than_before() -> None:
@@ -148,7 +161,7 @@ def test_weights_become_counts_that_ask_for_no_less_than_before() -> None:
 
 
 def test_the_shipped_mixes_offer_sources_for_what_a_drafter_needs() -> None:
-    domains = {source.domain for source in next_manifest.shipped_sources()}
+    domains = {source.domain for mix in next_manifest.shipped_mixes() for source in mix.sources if source.hub}
     assert {"code", "math", "science", "chat", "multilingual", "tool_use"} <= domains
 
 
@@ -178,7 +191,7 @@ def test_the_command_writes_the_marked_section_and_a_manifest_that_loads(
     document = Path("DATA_EXPANSION.md").read_text()
     assert document.startswith("# Ours\n\nbefore\n\n" + BEGIN) and document.endswith(END + "\n\nafter\n")
     assert "old" not in document
-    assert "| math | 1,500 | 9.7% of 40.0% | 13,900 | 139 | 11,120 | 0.02 | 0.03 |" in document
+    assert "| math | 1,500 | 40.0% | 9.7% | 13,900 | 139 | 11,120 | 0.02 | 0.03 |" in document
     assert planned.manifest == Path("mix_next.yaml")
     manifest, _ = schema.load("mix_next.yaml")
     assert next(source.count for source in manifest.sources if source.name == "hub_chat") == 80 + 146
