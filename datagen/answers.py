@@ -56,7 +56,9 @@ def make_row(
     renderer: PromptRenderer,
 ) -> dict[str, Any]:
     """Return the row of a shard, its keys in the order of the format."""
-    reasoning, completion = renderer.split_reasoning(generation.text, request.prompt_token_ids)
+    reasoning, completion = generation.reasoning, generation.text
+    if reasoning is None:
+        reasoning, completion = renderer.split_reasoning(generation.text, request.prompt_token_ids)
     calls = parse_tool_calls(completion, planned.id) if planned.tools else []
     row: dict[str, Any] = {"id": planned.id, "source": planned.source, "domain": planned.domain, "messages": messages}
     if planned.tools:
@@ -82,7 +84,7 @@ def make_row(
 
 def find_flags(row: dict[str, Any], generation: Generation) -> list[str]:
     """Return what is odd about an answer, in the order of `FLAGS`."""
-    unclosed = row["reasoning"] is not None and not row["completion"] and "</think>" not in generation.text
+    unclosed = row["reasoning"] is not None and not row["completion"] and generation.finish_reason == "length"
     empty = not unclosed and not row["completion"].strip() and not row.get("tool_calls")
     odd = {"empty": empty, "repetition": ends_in_loop(generation.token_ids), "unclosed_thinking": unclosed}
     return [flag for flag in FLAGS if odd[flag]]

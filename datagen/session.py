@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from datagen import ledger, locking, shards
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
+from datagen.engines.http import HttpEngine, HttpOptions
 from datagen.ledger import Ledger
 from datagen.progress_view import View, write_status
 from datagen.runner import Outcome, Run, RunOptions
@@ -42,8 +43,10 @@ class RunCommand(BaseModel):
     """Manifest file, or the bare name of a mix that ships with Draftmill."""
     out: Path = Path("completions_raw")
     """Folder for the shards, the plan and the journals."""
-    engine: Literal["vllm", "echo"] = "vllm"
-    """`vllm` in this process; `echo` pretends, for trying things out."""
+    engine: Literal["vllm", "http", "echo"] = "vllm"
+    """`vllm` in this process; `http` asks servers; `echo` pretends, for trying things out."""
+    endpoint: tuple[str, ...] = ()
+    """Servers for `--engine http`, e.g. `http://gpu-1:8000 http://gpu-2:8000`."""
     rank: int = Field(default=0, ge=0)
     """Which of `world` processes on this folder this is; it answers every `world`-th shard."""
     world: int = Field(default=1, ge=1)
@@ -54,11 +57,15 @@ class RunCommand(BaseModel):
     """How the run behaves."""
     echo: EchoOptions = EchoOptions()
     """What the echo engine pretends."""
+    http: HttpOptions = HttpOptions()
+    """How servers are spoken to."""
 
     @model_validator(mode="after")
-    def _rank_below_world(self) -> RunCommand:
+    def _consistent(self) -> RunCommand:
         if self.rank >= self.world:
             raise ValueError(f"--rank {self.rank} is not below --world {self.world}")
+        if (self.engine == "http") != bool(self.endpoint):
+            raise ValueError("`--engine http` and `--endpoint URL ...` go together")
         return self
 
 
@@ -129,6 +136,8 @@ def make_engine(command: RunCommand, target: schema.Target, model: str, context_
     """Return the engine that the command names, not started."""
     if command.engine == "echo":
         return EchoEngine(command.echo)
+    if command.engine == "http":
+        return HttpEngine(command.endpoint, target.model, context_length, command.http)
     from datagen.engines.vllm import VllmEngine
 
     return VllmEngine(target, model, context_length)

@@ -7,7 +7,7 @@ each of them differently: wait and retry, slow down, record the row as failed, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from manifests.schema import Sampling
@@ -36,11 +36,11 @@ class Generation:
     token_ids: list[int]
     """Sampled tokens, the end token included."""
     text: str
-    """Decoded text, special tokens removed, reasoning included (the runner separates it)."""
+    """Decoded text, special tokens removed, reasoning included unless the engine separated it."""
     finish_reason: str
     """`stop`, `length`, `repetition`, `tool_calls`, ... as the engine said it."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Engine-side timings and counts, where it gives any."""
+    reasoning: str | None = None
+    """The thinking part, where the engine separated it from `text`."""
 
 
 class TransientError(Exception):
@@ -84,7 +84,11 @@ class Engine(Protocol):
         """
 
     async def healthy(self) -> bool:
-        """Return whether the engine answers; asked while it is thought to be down."""
+        """Return whether the engine answers; asked while it is thought to be down.
+
+        Raises:
+            EngineDownError: it will not come back; waiting is of no use.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Return name, versions and settings for `run.json`."""
