@@ -383,10 +383,8 @@ def _batches(reader: SourceReader, seed: int) -> Iterator[list[_Row]]:
 def _ranked(candidate: Candidate, reader: SourceReader, seed: int) -> _Row | None:
     try:
         payload = orjson.dumps([[(step.messages, step.parent) for step in candidate.steps], candidate.tools])
-    except (
-        TypeError
-    ):  # the one thing that JSON took and orjson does not: half a surrogate pair, or bytes that were no UTF-8
-        reader.problems.add("not_unicode", candidate.where)
+    except TypeError as error:  # Python's JSON takes half a surrogate pair and an integer of 65 bits; orjson does not
+        reader.problems.add("not_utf8" if "surrogates" in str(error) else "not_plain_json", candidate.where)
         return None
     return _Row(draw.rank(payload, seed), payload, candidate)
 

@@ -95,18 +95,17 @@ class HuggingFaceHub:
 
     def stream(self, repo: str, config: str | None, split: str, commit: str) -> Iterator[dict[str, Any]]:
         import datasets
-        import pyarrow as pa
         from datasets.exceptions import DatasetsError
 
         datasets.disable_progress_bars()
-        try:
-            with _said_clearly(repo, commit):
+        with _said_clearly(repo, commit):
+            try:
                 yield from datasets.load_dataset(repo, config, split=split, revision=commit, streaming=True)
-        except (DatasetsError, pa.ArrowInvalid, TypeError, KeyError) as error:
-            raise ValueError(
-                f"`datasets` cannot read split {split!r} of {repo}: {_one_line(error)}; "
-                "name its files in `hub.data_files` and they are read without a common schema"
-            ) from error
+            except (DatasetsError, ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"`datasets` cannot read split {split!r} of {repo}: {_one_line(error)}; check `hub.config` and `hub.split`, "
+                    "or name files in `hub.data_files`: those are read without a common schema"
+                ) from error
 
     def open(self, repo: str, commit: str, path: str) -> io.BufferedIOBase:
         from huggingface_hub import HfFileSystem

@@ -121,7 +121,7 @@ def _is_line_by_line(stream: io.BufferedReader) -> bool:
 def _parses(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -163,6 +163,9 @@ def _json_values(stream: io.BufferedReader, name: str, problems: Problems) -> It
                 if ended or not cut:
                     problems.add("not_json", f"{name}, value {number + 1}: {error.msg}; the rest of the file is unread")
                     return
+            except RecursionError:
+                problems.add("not_json", f"{name}, value {number + 1}: nested too deep; the rest of the file is unread")
+                return
         elif ended:
             return
         # Twice what is held, so that one huge value is parsed a few times and not once per chunk.

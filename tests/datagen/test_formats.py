@@ -257,7 +257,7 @@ _ROWS = st.fixed_dictionaries(
 
 
 @pytest.mark.hostile
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_ROWS)
 def test_whatever_a_row_holds_it_is_read_or_has_a_reason(row: dict[str, Any]) -> None:
     said = row["messages"]
