@@ -22,6 +22,9 @@ pytestmark = pytest.mark.faults
 HASTY = QUICK.model_copy(update={"allowance_s": 0.3, "floor_tokens_per_s": 1000.0, "patience_s": 0.6, "attempts": 3})
 """Deadlines of about 0.4 s for 64 tokens."""
 
+PATIENT = HASTY.model_copy(update={"patience_s": 30.0, "attempts": 20})
+"""For faults that pass: a busy machine may need more than one attempt."""
+
 NUM_ROWS = 30
 
 
@@ -36,7 +39,7 @@ def test_an_answer_over_http_is_the_row_that_the_server_gave(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_that_passes_costs_nothing(mode: str, tmp_path: Path) -> None:
     serve(tmp_path / "calm", FakeServer())
-    outcome = serve(tmp_path / "rough", FakeServer(mode, times=1))
+    outcome = serve(tmp_path / "rough", FakeServer(mode, times=1), PATIENT)
     assert (outcome.end, outcome.num_failed, outcome.num_pending) == ("complete", 0, 0)
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
 
@@ -119,8 +122,7 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(tmp_path: Path) -> None
         await asyncio.sleep(0.5)
         await server.up()
 
-    options = HASTY.model_copy(update={"patience_s": 30.0})
-    outcome = run_against(plan, [server], options, concurrency=2, meanwhile=die_for_a_while)
+    outcome = run_against(plan, [server], PATIENT, concurrency=2, meanwhile=die_for_a_while)
     assert (outcome.end, outcome.num_failed) == ("complete", 0)
     assert outcome.tally.faults["engine down"] > 0
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
@@ -136,7 +138,7 @@ def test_one_of_two_servers_dies_and_nothing_is_lost(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
         await first.down()
 
-    outcome = run_against(plan, [first, second], concurrency=2, meanwhile=die)
+    outcome = run_against(plan, [first, second], PATIENT, concurrency=2, meanwhile=die)
     assert (outcome.end, outcome.num_failed) == ("complete", 0)
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
 
@@ -174,7 +176,7 @@ def test_no_server_at_all_is_said_in_one_line() -> None:
         bounded(go())
 
 
-def serve(folder: Path, server: FakeServer, breaks_after_start: bool = False) -> Outcome:
+def serve(folder: Path, server: FakeServer, options: RunOptions = HASTY, breaks_after_start: bool = False) -> Outcome:
     """Run a fresh plan in `folder` against one server, which may be good only for the start-up probe."""
     plan = make_plan(folder, NUM_ROWS)
     mode = server.mode
@@ -184,7 +186,7 @@ def serve(folder: Path, server: FakeServer, breaks_after_start: bool = False) ->
     async def break_() -> None:
         server.mode = mode
 
-    return run_against(plan, [server], meanwhile=break_ if breaks_after_start else None)
+    return run_against(plan, [server], options, meanwhile=break_ if breaks_after_start else None)
 
 
 def run_against(
