@@ -29,6 +29,9 @@ OTHER_SUFFIXES = (".parquet", ".json", ".json.gz", ".json.zst", ".csv", ".tsv")
 OWN_FILES = ("run.json", "profile.json", "set.json", "state.json", "dataset_info.json")
 """Cards of ours and of `datasets`, which hold no completions."""
 
+_OWN_PREFIXES = (".", "status")
+"""What runs keep for themselves: hidden files, and `status.json` or one `status_...json` a rank."""
+
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _PEEK_BYTES = 64 * 1024
 _FIELD_BYTES = 64 * 1024 * 1024
@@ -45,7 +48,7 @@ def list_files(folder: Path) -> list[Path]:
     others = sorted(
         path
         for path in folder.iterdir()
-        if path.name.endswith(OTHER_SUFFIXES) and path.name not in OWN_FILES and not path.name.startswith(".")
+        if path.name.endswith(OTHER_SUFFIXES) and path.name not in OWN_FILES and not path.name.startswith(_OWN_PREFIXES)
     )
     try:
         return shards.list_shards(folder) + others
