@@ -67,7 +67,7 @@ def build(options: BuildOptions, progress: Progress = lambda step, done, total: 
     recipe = _resolve(options)
     origin = find_origin(options.input, options.manifest)
     items = load_items(recipe.decontaminate.against)
-    out = options.out or next_free(Path.cwd())
+    out = options.out or next_free(Path())
     try:
         with open_workspace(out) as workspace:
             return _build(options, recipe, origin, items, workspace, progress)

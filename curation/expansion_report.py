@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from curation.expansion import Growth, Plan
+from curation.expansion import Plan
 from curation.next_manifest import Grown, SourceGrowth
 from curation.table import columns, percent, plain
 from datagen import shards
@@ -12,19 +12,6 @@ from datagen import shards
 BEGIN = "<!-- draftmill:plan:begin -->"
 END = "<!-- draftmill:plan:end -->"
 
-_DOMAIN_HEAD = [
-    "grow",
-    "have",
-    "target",
-    "filled",
-    "lacks",
-    "prompts",
-    "to generate",
-    "hours",
-    "cost",
-    "tau",
-    "tau of the mix",
-]
 _SOURCE_HEAD = ["source", "domain", "licence", "asked", "add"]
 
 
@@ -32,7 +19,7 @@ def plan_text(plan: Plan, grown: Grown | None, price_per_hour: float | None) -> 
     """Return a plan for a terminal."""
     parts = [*_sentences(plan, price_per_hour)]
     if plan.growths:
-        parts.insert(1, columns(_DOMAIN_HEAD, [_domain_row(g, plan, price_per_hour) for g in plan.growths]))
+        parts.insert(1, columns(*_domain_table(plan, price_per_hour)))
     if grown is not None and grown.sources:
         parts.append(columns(_SOURCE_HEAD, [_source_row(step) for step in grown.sources], left=3))
     parts += _shortfalls(grown)
@@ -43,7 +30,7 @@ def plan_markdown(plan: Plan, grown: Grown | None, price_per_hour: float | None)
     """Return a plan as the section of DATA_EXPANSION.md."""
     parts = [*_sentences(plan, price_per_hour)]
     if plan.growths:
-        parts.insert(1, _markdown_table(_DOMAIN_HEAD, [_domain_row(g, plan, price_per_hour) for g in plan.growths]))
+        parts.insert(1, _markdown_table(*_domain_table(plan, price_per_hour)))
     if grown is not None and grown.sources:
         parts.append(_markdown_table(_SOURCE_HEAD, [_source_row(step) for step in grown.sources]))
     parts += _shortfalls(grown)
@@ -102,21 +89,25 @@ def _sentences(plan: Plan, price_per_hour: float | None) -> list[str]:
     return said + ([" ".join(notes)] if notes else [])
 
 
-def _domain_row(growth: Growth, plan: Plan, price_per_hour: float | None) -> list[str]:
-    cost = "" if growth.hours is None or price_per_hour is None else f"{growth.hours * price_per_hour:,.2f}"
-    return [
-        plain(growth.domain),
-        f"{growth.have.tokens:,}",
-        percent(growth.share),
-        percent(growth.have.tokens / (growth.share * plan.total_tokens)),
-        f"{growth.lacking_tokens:,}",
-        f"{growth.prompts:,}",
-        f"{growth.generated_tokens:,}",
-        "" if growth.hours is None else f"{growth.hours:,.2f}",
-        cost,
-        "" if growth.tau is None else f"{growth.tau:.2f}",
-        "" if growth.gain is None else f"{growth.gain:+.3f}",
-    ]
+def _domain_table(plan: Plan, price_per_hour: float | None) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the domains to grow; a column that nothing is known for is left out."""
+    cells: dict[str, list[str]] = {
+        "grow": [plain(growth.domain) for growth in plan.growths],
+        "have": [f"{growth.have.tokens:,}" for growth in plan.growths],
+        "target": [percent(growth.share) for growth in plan.growths],
+        "filled": [percent(growth.have.tokens / (growth.share * plan.total_tokens)) for growth in plan.growths],
+        "lacks": [f"{growth.lacking_tokens:,}" for growth in plan.growths],
+        "prompts": [f"{growth.prompts:,}" for growth in plan.growths],
+        "to generate": [f"{growth.generated_tokens:,}" for growth in plan.growths],
+    }
+    if plan.tokens_per_second:
+        cells["hours"] = [f"{growth.hours or 0:,.2f}" for growth in plan.growths]
+    if plan.tokens_per_second and price_per_hour is not None:
+        cells["cost"] = [f"{(growth.hours or 0) * price_per_hour:,.2f}" for growth in plan.growths]
+    if plan.tau_now is not None:
+        cells["tau"] = ["" if growth.tau is None else f"{growth.tau:.2f}" for growth in plan.growths]
+        cells["gain in tau of the mix"] = [f"{growth.gain or 0:+.3f}" for growth in plan.growths]
+    return list(cells), [list(row) for row in zip(*cells.values(), strict=True)]
 
 
 def _source_row(step: SourceGrowth) -> list[str]:

@@ -213,6 +213,7 @@ def test_a_profile_file_and_an_evaluation_give_the_same_plan_with_gains(
     )
     planned = make_plan(PlanOptions(profile=folder / "profile.json", evaluation=Path("evaluation.json")))
     assert [growth.domain for growth in planned.plan.growths] == ["chat", "math"]
+    assert "gain in tau of the mix" in planned.text
     assert "One target forward yields 1.54 tokens of the target mix now" in planned.text
 
 
