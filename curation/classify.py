@@ -1,40 +1,393 @@
 """The domain of a row by its content, for rows whose manifest does not say.
 
-Strong rules come first: markup that only one domain uses (tool calls, programming languages in fences, LaTeX answers). What they
-leave is decided by a small linear model, which says `other` where it is not sure. Both are deterministic and offline.
+Strong rules come first: markup that only one domain uses (tool calls, fenced or plain source code). What they leave is decided by
+a small linear model over hashed words and word pairs of the prompt and of the answer's beginning, and over a few marks of
+form (LaTeX, options to choose from, digits). It says `other` where it is not sure. All of it is deterministic and offline; the
+weights are in `domains.npz`, and docs/classifier.md says what they were trained on and how well they do on sources never seen.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
+import numpy as np
+import orjson
+
 from curation.facts import OTHER, ReadingSettings
+from curation.shingles import word_hashes_of
 
 Guess = tuple[str, str, float]
 """(domain, what decided: rule, model or none, confidence in [0, 1])."""
 
-_PROGRAMMING = (
-    r"python\d?|py|java|javascript|js|jsx|typescript|ts|tsx|c|cpp|c\+\+|cs|csharp|c#|go|golang|rust|rs|ruby|rb|php|swift|kotlin|scala|r|"
-    r"sql|mysql|bash|sh|shell|zsh|powershell|perl|lua|haskell|html|css|scss|json|yaml|yml|xml|toml|dockerfile|makefile|matlab|julia|dart|vb|asm"
+TABLE_BITS = 16
+"""Hashed features per side (prompt, answer): 2**TABLE_BITS."""
+
+PROMPT_CHARS = 900
+ANSWER_CHARS = 800
+"""How much of a row is read to classify it: the beginning and the end of the prompt, and the beginning of the answer."""
+
+PRIOR_STRENGTH = 2.0
+"""Rows that a source's labels count as when no label names a domain: higher trusts labels less."""
+
+_PAIR = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(64 - TABLE_BITS)
+
+_PROGRAMMING = frozenset(
+    "python python3 py pycon java javascript js jsx typescript ts tsx c cpp c++ cs csharp c# go golang rust rs ruby rb php swift kotlin scala r sql mysql "
+    "bash sh shell zsh powershell perl lua haskell html css scss yaml yml xml toml dockerfile makefile matlab julia dart vb asm vue svelte graphql "
+    "solidity verilog elixir clojure groovy cmake nginx ini diff".split()
 )
-_FENCE = re.compile(rf"```(?:{_PROGRAMMING})[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-_TOOL_MARKUP = ("<tool_call>", "<functioncall>", "<|python_tag|>", "<function=", "[TOOL_CALLS]")
+"""Tags of fenced blocks that hold a program."""
+
+_TOOL_MARKUP = (
+    "<tool_call>",
+    "<functioncall>",
+    "<|python_tag|>",
+    "<function=",
+    "[TOOL_CALLS]",
+    "<function_calls>",
+    "<invoke name=",
+)
+_TOOL_PROMPT = (
+    "<tools>",
+    "the following functions",
+    "the following tools",
+    "these functions",
+    "these tools",
+    "function signatures",
+    "vailable functions",
+    "vailable tools",
+    '"parameters": {',
+)
+_TECHNOLOGY = frozenset(
+    "python javascript typescript java c++ c# php mysql sql postgresql html html5 css css3 sass nodejs reactjs react jquery angular vuejs vue django flask "
+    "pandas numpy pytorch tensorflow bash powershell unix linux golang rust kotlin swift ruby perl matlab haskell scala lua json xml yaml regex docker "
+    "dockerfile kubernetes git api assembly vba".split()
+)
+_ARTEFACT = frozenset(
+    "function functions program programs script scripts query queries code snippet class classes algorithm method statement statements loop loops stylesheet "
+    "page webpage website app application component module command bug error syntax library framework selector test tests array dictionary dataframe list "
+    "string variable variables decorator server database table container repository commit branch endpoint file tuple tag form object package macro".split()
+)
+_MAKING = frozenset(
+    "write create generate implement develop construct design build debug fix edit modify refactor optimize optimise compile rewrite".split()
+)
+_MADE = frozenset("code pseudocode pseudo-code sql algorithm program regex subroutine".split())
+_PROGRAM_PHRASES = frozenset(
+    (made, joined)
+    for made in ("function", "program", "class", "method", "query")
+    for joined in ("that", "to", "which", "called", "named", "in", "with")
+) | frozenset((made, joined) for made in ("script", "code") for joined in ("that", "to", "which"))
+_NEAR_WORDS = 10
+_STOPS = str.maketrans({**dict.fromkeys(".!?\n", " . "), **dict.fromkeys("\"'`(),:;/[]{}<>*=", " ")})
+_CODE_HINTS = (
+    "def ",
+    "import ",
+    "function",
+    "return",
+    "#include",
+    "class ",
+    "SELECT ",
+    "select ",
+    "INSERT",
+    "UPDATE ",
+    "</",
+    "{",
+    ");",
+    "=>",
+    "print",
+    " = ",
+    "()",
+    "/>",
+    "#!/",
+)
+_CODE_LINE = re.compile(
+    r"^\s*(?:(?:async )?def \w+\(.*|class \w+.*[:{]?|import [\w.{*]+.*|from [\w.]+ import .*|#include\s*[<\"].*|return\b.*[^.]|"
+    r"(?:if|for|while|elif|else if|switch|with|foreach)\b.*[:{)]|(?:else|try|finally|do|fi|then|done|end)\s*[:{]?|except.*:|"
+    r"(?:public|private|protected|static|const|let|var|final|void|int|float|double|string|auto|bool|String|char|long)\b.*[;{=(].*|"
+    r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|FROM|WHERE|GROUP BY|ORDER BY|LEFT JOIN|INNER JOIN|JOIN|VALUES|HAVING|LIMIT|SET)\b.*|"
+    r"[$]?\w[\w.\[\]'\"]*(?:, \w+)*\s?[-+*/|]?=\s?[^=].*|[\w.>:$-]+\(.*\)\s*[;,{]?(?:\s*(?:#|//).*)?|</?[a-zA-Z!][^>]*>.*|[})\]]+[;,)]*|\{|.*[;{]|@\w+.*|"
+    r"function\b.*|func \w.*|fn \w.*|console\..*|print[ (].*|echo .*|package \w+.*|using [\w.]+;|<\?php.*|#!/.*|[.#]?[\w-]+\s*\{.*|"
+    r"[\w-]+:\s[^.]*;|[\"']\w+[\"']:\s.*,?|\w+ -> .*)\s*$"
+)
+_COMMENT_LINE = re.compile(r"^\s*(?:#|//|/\*|\*|--|<!--|\"\"\"|[']{3})")
+_FORMULA = re.compile(r"<<[\d.]|\\(?:frac|sqrt|cdot|times|boxed|\(|\[|left|begin)|\$\$")
+_OPTIONS = (("A.", "B.", "C."), ("A)", "B)", "C)"), ("A:", "B:", "C:"), ("a)", "b)", "c)"))
+
+MARKS = (
+    "prompt_latex",
+    "answer_latex",
+    "answer_boxed",
+    "answer_final_number",
+    "prompt_options",
+    "prompt_digits",
+    "prompt_many_digits",
+    "answer_digits",
+    "answer_many_digits",
+    "prompt_code_marks",
+    "answer_code_marks",
+    "prompt_question",
+    "prompt_short",
+    "prompt_long",
+    "answer_short",
+    "answer_long",
+    "answer_lists",
+    "answer_verse",
+    "answer_json",
+    "answer_absent",
+)
+"""Marks of form that the model weighs besides words, each true or false."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights of the linear model."""
+
+    domains: tuple[str, ...]
+    words: np.ndarray
+    """float32 [2 * 2**TABLE_BITS + 1, num_domains]: prompt features, answer features, and a row of zeros for what is left out."""
+    marks: np.ndarray
+    """float32 [len(MARKS), num_domains]."""
+    bias: np.ndarray
+    """float32 [num_domains]."""
+
+    def probabilities(self, prompts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
+        """Return float32 [num_rows, num_domains]."""
+        logits = self._word_scores(prompts, answers) + marks_of(prompts, answers) @ self.marks + self.bias
+        logits -= logits.max(axis=1, keepdims=True)
+        exp = np.exp(logits)
+        return exp / exp.sum(axis=1, keepdims=True)
+
+    def _word_scores(self, prompts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
+        indices, starts = word_features(prompts, answers)
+        sums = np.zeros((len(starts) - 1, len(self.domains)), dtype=np.float32)
+        filled = np.flatnonzero(np.diff(starts))
+        if len(filled):
+            sums[filled] = np.add.reduceat(self.words[indices], starts[filled], axis=0)
+        sums /= np.sqrt(np.maximum(np.diff(starts), 1))[:, None]
+        return sums[0::2] + sums[1::2]
 
 
 def classify(rows: Sequence[dict[str, Any]], prompts: Sequence[str], settings: ReadingSettings) -> list[Guess]:
     """Return the domain of each row by its content alone."""
-    return [_by_rule(row, prompt) or (OTHER, "none", 0.0) for row, prompt in zip(rows, prompts, strict=True)]
+    guesses = [by_rule(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
+    open_rows = [place for place, guess in enumerate(guesses) if guess is None]
+    if open_rows:
+        model = shipped_model()
+        chances = model.probabilities(
+            [question_of(prompts[place]) for place in open_rows],
+            [answer_of(rows[place]["completion"]) for place in open_rows],
+        )
+        for place, chance in zip(open_rows, chances, strict=True):
+            best = int(chance.argmax())
+            sure = float(chance[best])
+            guesses[place] = (
+                (model.domains[best], "model", sure) if sure >= settings.abstain_below else (OTHER, "none", sure)
+            )
+    return [guess for guess in guesses if guess is not None]
 
 
-def _by_rule(row: dict[str, Any], prompt: str) -> Guess | None:
+def by_rule(row: dict[str, Any], prompt: str) -> Guess | None:
     """Return the domain that markup settles, or None."""
     completion = row["completion"]
-    if row["tool_calls"] or row.get("tools") or any(message["role"] == "tool" for message in row["messages"]):
+    if row.get("tool_calls") or row.get("tools") or any(message["role"] == "tool" for message in row["messages"]):
         return "tool_use", "rule", 1.0
-    if any(markup in completion for markup in _TOOL_MARKUP):
+    edges = completion if len(completion) < 2 * ANSWER_CHARS else completion[:ANSWER_CHARS] + completion[-ANSWER_CHARS:]
+    if any(markup in edges for markup in _TOOL_MARKUP) or any(said in prompt for said in _TOOL_PROMPT):
         return "tool_use", "rule", 1.0
-    if "```" in completion and sum(len(block) for block in _FENCE.findall(completion)) * 4 > len(completion):
+    if fenced_code_chars(completion) * 4 > len(completion):
+        return "code", "rule", 1.0
+    question = question_of(prompt)
+    if is_plain_code(completion) or asks_for_code(question) or is_plain_code(question, least=3):
         return "code", "rule", 1.0
     return None
+
+
+def fenced_code_chars(text: str) -> int:
+    """Return how many characters are in fenced blocks tagged as a programming language."""
+    if "```" not in text:
+        return 0
+    blocks = text.split("```")[1::2]
+    return sum(len(block) for block in blocks if block[:20].partition("\n")[0].strip().lower() in _PROGRAMMING)
+
+
+def asks_for_code(question: str) -> bool:
+    """Whether one sentence of a question names a technology and an artefact, or asks to make something that is a program."""
+    said = question.replace(".js", "js").lower().translate(_STOPS).split()
+    if _TECHNOLOGY.isdisjoint(said) and _MAKING.isdisjoint(said):
+        return False
+    technology = artefact = making = -1000
+    for place, word in enumerate(said):
+        if word == ".":
+            technology = artefact = making = -1000
+        elif word in _TECHNOLOGY:
+            technology = place
+        elif word in _MAKING:
+            making = place
+        if word in _ARTEFACT:
+            artefact = place
+        if technology >= 0 and artefact >= 0 and abs(technology - artefact) <= _NEAR_WORDS:
+            return True
+        if 0 <= making < place and place - making <= _NEAR_WORDS:
+            if word in _MADE or (place + 1 < len(said) and (word, said[place + 1]) in _PROGRAM_PHRASES):
+                return True
+    return False
+
+
+def is_plain_code(text: str, *, least: int = 1) -> bool:
+    """Whether a text without a fence is source code: `least` lines of its beginning, and two in three of them, look like it."""
+    head = text[:ANSWER_CHARS].strip()
+    if not any(hint in head for hint in _CODE_HINTS) or _FORMULA.search(head):
+        return False
+    lines = [line for line in head.split("\n") if line.strip()]
+    statements = misses = 0
+    for line in lines:
+        if _CODE_LINE.match(line) and not _is_sentence(line):
+            statements += 1
+        elif not _COMMENT_LINE.match(line):
+            misses += 1
+            if misses * 3 > len(lines):
+                return False
+    return statements >= least and (statements > 1 or _is_statement(head))
+
+
+def _is_statement(text: str) -> bool:
+    """Whether a text of one line is more surely a statement than a sum or a sentence."""
+    return any(
+        mark in text
+        for mark in (
+            "();",
+            ");",
+            "()",
+            "[]",
+            "==",
+            "{\n",
+            "</",
+            "/>",
+            "[:",
+            "::",
+            ".split(",
+            "print(",
+            "len(",
+            "console.",
+            "SELECT ",
+            "np.",
+            "range(",
+        )
+    )
+
+
+def _is_sentence(line: str) -> bool:
+    """Whether a line that might be code is prose: several words and a full stop."""
+    return line.rstrip().endswith((".", "?", "!")) and line.count(" ") > 5
+
+
+def question_of(prompt: str) -> str:
+    """Return the parts of a prompt that are read: its beginning and its end, where the question is."""
+    if len(prompt) <= PROMPT_CHARS:
+        return prompt
+    return f"{prompt[: PROMPT_CHARS // 3]}\n{prompt[-2 * PROMPT_CHARS // 3 :]}"
+
+
+def answer_of(completion: str) -> str:
+    """Return the part of a completion that the model reads, thinking skipped."""
+    _, closed, answer = completion.rpartition("</think>")
+    return (answer if closed else completion)[:ANSWER_CHARS]
+
+
+def word_features(prompts: Sequence[str], answers: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices into `Model.words` of words and word pairs, digits masked.
+
+    Returns:
+        indices: int64 [num_features]; those of prompt i are in segment 2 * i, those of answer i in segment 2 * i + 1.
+        starts: int64 [2 * num_rows + 1], where segments begin.
+    """
+    texts = [text for pair in zip(prompts, answers, strict=True) for text in pair]
+    hashes, starts = word_hashes_of(texts, mask_digits=True)
+    if not len(hashes):
+        return np.empty(0, np.int64), starts * 2
+    pairs = hashes * _PAIR + np.roll(hashes, -1)
+    mixed = np.empty(2 * len(hashes), dtype=np.uint64)
+    mixed[0::2] = hashes * _PAIR
+    mixed[1::2] = (pairs ^ (pairs >> np.uint64(29))) * _PAIR
+    indices = (mixed >> _SHIFT).astype(np.int64)
+    side = np.repeat(np.tile([0, 1], len(prompts)), np.diff(starts) * 2)
+    indices += side << TABLE_BITS
+    ends = starts[1:][np.diff(starts) > 0]
+    indices[2 * ends - 1] = 2 << TABLE_BITS  # the pair that would join two texts
+    return indices, starts * 2
+
+
+def marks_of(prompts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
+    """Return float32 [num_rows, len(MARKS)]."""
+    return np.array(
+        [_marks(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)], dtype=np.float32
+    ).reshape(-1, len(MARKS))
+
+
+@cache
+def shipped_model() -> Model:
+    """Return the model that ships with Draftmill."""
+    with resources.files("curation").joinpath("domains.npz").open("rb") as file:
+        return load(file)
+
+
+def load(file: Any) -> Model:
+    """Read a model: int8 weights with one scale per domain, float32 marks and bias."""
+    stored = np.load(file, allow_pickle=False)
+    domains = tuple(orjson.loads(stored["domains"].tobytes()))
+    words = stored["words"].astype(np.float32) * stored["scale"]
+    words = np.concatenate([words, np.zeros((1, len(domains)), np.float32)])
+    return Model(domains, words, stored["marks"], stored["bias"])
+
+
+def save(path: Any, model: Model) -> None:
+    """Write a model as `load` reads it."""
+    words = model.words[:-1]
+    scale = np.maximum(np.abs(words).max(axis=0), 1e-6) / 127
+    np.savez_compressed(
+        path,
+        domains=np.frombuffer(orjson.dumps(list(model.domains)), dtype=np.uint8),
+        words=np.round(words / scale).astype(np.int8),
+        scale=scale.astype(np.float32),
+        marks=model.marks.astype(np.float32),
+        bias=model.bias.astype(np.float32),
+    )
+
+
+def _marks(prompt: str, answer: str) -> tuple[bool, ...]:
+    prompt_digits, answer_digits = _num_digits(prompt), _num_digits(answer)
+    last = answer.rstrip()[-1:]
+    lines = answer.count("\n") + 1
+    return (
+        "\\" in prompt or prompt.count("$") > 1 or "^" in prompt,
+        "\\" in answer or answer.count("$") > 1,
+        "\\boxed" in answer or "####" in answer,
+        last.isdigit() or answer[-3:-1].isdigit(),
+        any(all(option in prompt for option in style) for style in _OPTIONS),
+        prompt_digits > 1,
+        prompt_digits * 12 > len(prompt),
+        answer_digits > 1,
+        answer_digits * 12 > len(answer),
+        "```" in prompt or "()" in prompt or ";\n" in prompt or "{\n" in prompt,
+        "```" in answer or "()" in answer or ";\n" in answer or "{\n" in answer,
+        prompt.rstrip().endswith("?"),
+        len(prompt) < 60,
+        len(prompt) > 600,
+        len(answer) < 40,
+        len(answer) > 600,
+        "\n- " in answer or "\n* " in answer or "\n1. " in answer or "\n2. " in answer,
+        lines >= 4 and len(answer) < 60 * lines and ". " not in answer,
+        answer.lstrip()[:2] in ('{"', "[{") or answer.lstrip()[:1] == "{",
+        not answer.strip(),
+    )
+
+
+def _num_digits(text: str) -> int:
+    raw = text.encode("utf-8", "replace")
+    return len(raw) - len(raw.translate(None, b"0123456789"))

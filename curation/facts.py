@@ -76,8 +76,8 @@ FACTS_SCHEMA = pa.schema(
         ("thinking", pa.bool_()),  # the row has reasoning
         ("finish_reason", pa.string()),  # null where the row does not say
         ("flags", pa.uint32()),  # bitmask of `Flag`
-        ("prompt_hash", pa.uint64()),  # xxh3 of the normalised prompt
-        ("completion_hash", pa.uint64()),  # xxh3 of the normalised completion
+        ("prompt_hash", pa.uint64()),  # xxh3 of the prompt without case, punctuation and spacing
+        ("completion_hash", pa.uint64()),  # xxh3 of the completion, outer space stripped
     ]
 )
 """Columns as one shard's facts hold them on disk. A corpus adds `shard` (its file name) and `domain`, resolved by precedence,

@@ -38,6 +38,8 @@ _CONTROL_STRINGS = ("_of_turn>", "INST]", "<\uff5cUser\uff5c>")  # Gemma, Llama-
 # UTF-8 read as Windows-1252: A-tilde or A-circumflex before what a continuation byte became, and a-circumflex with euro.
 _MOJIBAKE = re.compile("\ufffd|[\u00c2\u00c3][\u0080-\u00bf\u0152-\u017e\u0192\u02c6\u02dc\u2013-\u2122]|\u00e2\u20ac")
 
+_MOJIBAKE_MARKS = ("\ufffd", "\u00c2", "\u00c3", "\u00e2\u20ac")
+
 _REFUSAL = re.compile(
     r"\W*(?:(?:i['\u2019]?m|i am|we['\u2019]?re)?\s*(?:very |really |so )?sorry\b[^.!?\n]{0,40}?\b(?:but|,)?\s*)?"
     r"(?:(?:but|however|unfortunately),?\s+)?(?:as an ai(?: language model| assistant)?,?\s*)?"
@@ -84,14 +86,26 @@ def ends_in_a_loop(text: str) -> bool:
 
 
 def repeats_lines(text: str) -> bool:
-    """Whether more than `REPEATED_FRAC` of the characters are in lines said before."""
+    """Whether more than `REPEATED_FRAC` of the characters are in lines said before.
+
+    Three lines of the second half are looked up first: where none of them was said before, the text does not loop.
+    """
     if len(text) < LOOP_CHARS:
+        return False
+    if not any(_said_before(text, len(text) * eighths // 8) for eighths in (5, 6, 7)):
         return False
     lines = text.split("\n")
     if len(lines) < 2 * LOOP_TIMES:
         return False
     said = len(text) - len(lines) + 1
     return said - sum(map(len, set(lines))) > REPEATED_FRAC * said
+
+
+def _said_before(text: str, place: int) -> bool:
+    """Whether the line at a place stands earlier in the text."""
+    begin = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", place)
+    return text.find(text[begin : end if end >= 0 else None], 0, begin) >= 0
 
 
 def repeats_phrases(texts: Sequence[str]) -> np.ndarray:
@@ -125,4 +139,6 @@ def has_control_tokens(text: str) -> bool:
 
 def is_mojibake(text: str) -> bool:
     """Whether the text was decoded with the wrong code page somewhere on its way."""
-    return not text.isascii() and _MOJIBAKE.search(text) is not None
+    if text.isascii():
+        return False
+    return any(mark in text for mark in _MOJIBAKE_MARKS) and _MOJIBAKE.search(text) is not None

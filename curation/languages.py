@@ -16,7 +16,7 @@ from curation.facts import UNDETERMINED
 MIN_PROSE_CHARS = 24
 """Prose below this says too little, unless it is in a script that only one language uses."""
 
-_SAMPLE_CHARS = 600
+_SAMPLE_CHARS = 400
 _CODES = {"iw": "he", "zh-Hant": "zh", "jw": "jv", "nb": "no", "nn": "no", "un": UNDETERMINED}
 _CODE_LINE = re.compile(
     r"^[ \t]*(?:[{}()\[\];]|#include|import |from \w|def |class |return\b|if \(|for \(|while \(|//|/\*|\*|@|\$|>>>|<)|[{};]\s*$"
@@ -50,9 +50,10 @@ def detect(text: str) -> str:
 
 def prose(text: str) -> str:
     """Return the beginning of a text without fenced blocks and without lines that look like code."""
-    if "```" in text:
-        text = "\n".join(text.split("```")[::2])
-    sample = text[:_SAMPLE_CHARS]
+    sample = text[: 4 * _SAMPLE_CHARS]
+    if "```" in sample:
+        sample = "\n".join(sample.split("```")[::2])
+    sample = sample[:_SAMPLE_CHARS]
     if "\n" not in sample:
         return sample
     lines = sample.split("\n")

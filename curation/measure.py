@@ -55,6 +55,11 @@ def normalised_hash(text: str) -> int:
     return xxhash.xxh3_64_intdigest(encoded.translate(_ALPHANUMERIC, _DROPPED))
 
 
+def exact_hash(text: str) -> int:
+    """Return the xxh3 hash of a text without the space around it."""
+    return xxhash.xxh3_64_intdigest(text.strip().encode("utf-8", "replace"))
+
+
 def estimate_tokens(text: str) -> int:
     """Return about how many tokens a text has."""
     num_chars = len(text)
@@ -101,7 +106,7 @@ def _facts_of_row(read: ReadRow, prompt: str) -> dict[str, Any]:
         "finish_reason": row["finish_reason"],
         "flags": int(flags),
         "prompt_hash": normalised_hash(prompt),
-        "completion_hash": normalised_hash(completion),
+        "completion_hash": exact_hash(completion),
     }
 
 
