@@ -17,7 +17,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
@@ -25,6 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from training.attention import Backend, KeysValues, block_attention
 from training.blocks import BlockLayout
 from training.drafter_config import DrafterConfig, DrafterSettings, default_target_layer_ids
+from training.elementwise import Angles, RMSNorm, rotate, silu_times
 
 __all__ = [
     "ContextCache",
@@ -52,19 +52,6 @@ class ContextCache:
         """Forget all but the first `length` context tokens."""
         self.layers = [KeysValues(kv.keys[:length], kv.values[:length]) for kv in self.layers]
         self.length = min(self.length, length)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square normalisation over the last dimension, computed in float32 at least."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = _widen(x)
-        return F.rms_norm(wide, (x.shape[-1],), self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
 
 class DrafterAttention(nn.Module):
@@ -107,7 +94,7 @@ class DrafterMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(silu_times(self.gate_proj(x), self.up_proj(x)))
 
 
 class DrafterLayer(nn.Module):
@@ -239,29 +226,10 @@ class DFlashDrafter(nn.Module):
         return Angles(cos[..., None, :half], sin[..., None, :half])
 
 
-@dataclass(frozen=True)
-class Angles:
-    """Cosines and sines of the rotary embedding, float32 [..., 1, D / 2], one row per position."""
-
-    cos: Tensor
-    sin: Tensor
-
-
-def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """Return x [..., heads, D] turned by the rotary angles of its positions (halves convention of Llama and Qwen)."""
-    first, second = _widen(x).chunk(2, dim=-1)
-    turned = torch.cat([first * angles.cos - second * angles.sin, second * angles.cos + first * angles.sin], dim=-1)
-    return turned.to(x.dtype)
-
-
 def noise_width(settings: DrafterSettings, step: int, total_steps: int) -> float:
     """Return the half-width of the feature noise at a step (0-based): a ramp from zero, then `feature_noise`."""
     warmup = settings.feature_noise_warmup_frac * total_steps
     return settings.feature_noise * min(1.0, step / warmup) if warmup > 0 else settings.feature_noise
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _rotary_config(config: DrafterConfig) -> Qwen3Config:

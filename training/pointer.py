@@ -47,7 +47,9 @@ def tau_by_domain(walks: Iterable[Walk]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def pointer_walk(target: FeatureSource, drafter: DFlashDrafter, batches: Iterable[Batch], max_rounds: int = 256) -> list[Walk]:
+def pointer_walk(
+    target: FeatureSource, drafter: DFlashDrafter, batches: Iterable[Batch], max_rounds: int = 256
+) -> list[Walk]:
     """Return a walk per document of held-out micro-batches. Each document takes at most `max_rounds` rounds; those of one
     micro-batch walk side by side, on features and context keys that are computed once."""
     walks: list[Walk] = []
