@@ -131,12 +131,17 @@ class _Build:
         self.tokenized_by, tokenized = found, found.documents
         lost = {drop.row for drop in tokenized.dropped}
         rows = self._step("tokenise", rows, lambda r: Outcome(r[~np.isin(r, list(lost))], tokenized.dropped))
-        rows = self._step("hold out", rows, self._hold_out)
+        rows = self._step("hold out", rows, lambda r: self._hold_out(r, tokenized))
         labels = _labels(facts, tokenized)
-        training = np.flatnonzero(np.isin(tokenized.row, rows))
-        held = np.flatnonzero(~np.isin(tokenized.row, rows))
-        if len(training) != len(rows):
+        distinct = tokenized.distinct()
+        is_training = np.isin(tokenized.row[distinct], rows)
+        training, held = distinct[is_training], distinct[~is_training]
+        if len(distinct) != len(np.unique(tokenized.row)):
             self.funnel.steps.append(("turns to documents", len(training), {}))
+        if len(distinct) < len(tokenized):
+            self.notes.append(
+                f"{len(tokenized) - len(distinct):,} earlier turns are rows of their own as well, and stand once"
+            )
         if recipe.balanced:
             training = self._balance(facts, tokenized, labels, training)
         if not len(training):
@@ -172,8 +177,10 @@ class _Build:
     def _decontaminate(self, rows: np.ndarray) -> Outcome:
         return decontaminate.remove(self.corpus.facts, rows, self._whole_texts, self.items, self.recipe.decontaminate)
 
-    def _hold_out(self, rows: np.ndarray) -> Outcome:
+    def _hold_out(self, rows: np.ndarray, tokenized: Documents) -> Outcome:
         clusters = dedupe.clusters(self.corpus.facts, rows, self.corpus.signatures, self.recipe.dedupe)
+        first = np.unique(tokenized.row, return_index=True)[1]
+        clusters = heldout.join_conversations(clusters, tokenized.opening[first])
         return heldout.hold_out(self.corpus.facts, rows, clusters, self.recipe.heldout, seed=self.recipe.seed)
 
     def _balance(self, facts: pl.DataFrame, tokenized: Documents, labels: Labels, training: np.ndarray) -> np.ndarray:

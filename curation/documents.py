@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
+import xxhash
 
 from curation.funnel import Drop
 from datagen import shards
@@ -28,6 +29,8 @@ _INDEX_SCHEMA = pa.schema(
         ("length", pa.int32()),
         ("boundary", pa.int32()),
         ("cut", pa.int32()),
+        ("opening", pa.int64()),
+        ("digest", pa.int64()),
         ("reason", pa.string()),  # null for a document; why there is none for a row without
         ("detail", pa.string()),
     ]
@@ -48,6 +51,8 @@ class Document:
     """Where the completion begins."""
     cut: int = 0
     """Completion tokens that a length limit cut off the end."""
+    opening: int = 0
+    """Hash of the conversation's first user turn; all turns of a conversation share it."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,10 @@ class Documents:
     """int32: prompt tokens."""
     cut: np.ndarray
     """int32: completion tokens cut off."""
+    opening: np.ndarray
+    """int64: hash of the conversation's first user turn."""
+    digest: np.ndarray
+    """int64: hash of ids and boundary; equal documents have equal ones."""
     dropped: list[Drop]
     _chunk: np.ndarray
     _offset: np.ndarray
@@ -79,6 +88,17 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def distinct(self) -> np.ndarray:
+        """Return the documents without earlier turns that another document repeats, ascending.
+
+        Where every turn of a conversation is a row of its own, each row's history holds the other rows' answers.
+        """
+        own_first = np.lexsort((np.arange(len(self)), self.turn >= 0))
+        first = np.unique(self.digest[own_first], return_index=True)[1]
+        repeated = np.ones(len(self), dtype=bool)
+        repeated[own_first[first]] = False
+        return np.flatnonzero(~(repeated & (self.turn >= 0)))
 
     def input_ids(self, index: int) -> np.ndarray:
         """Return the ids of document `index`, int32 [length]."""
@@ -93,9 +113,9 @@ def write_chunk(folder: Path, chunk: int, tokenized: TokenizedChunk) -> None:
     lengths = [len(document.input_ids) for document in tokenized.documents]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1] if lengths else np.zeros(0, np.int64)
     rows = [
-        (d.row, d.turn, int(offset), length, d.boundary, d.cut, None, None)
+        (d.row, d.turn, int(offset), length, d.boundary, d.cut, d.opening, _digest(d), None, None)
         for d, offset, length in zip(tokenized.documents, offsets, lengths, strict=True)
-    ] + [(drop.row, 0, 0, 0, 0, 0, drop.reason, drop.detail) for drop in tokenized.dropped]
+    ] + [(drop.row, 0, 0, 0, 0, 0, 0, 0, drop.reason, drop.detail) for drop in tokenized.dropped]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(_INDEX_SCHEMA)
     batch = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, _INDEX_SCHEMA, strict=True)], _INDEX_SCHEMA)
     sink = pa.BufferOutputStream()
@@ -124,11 +144,18 @@ def load(folder: Path, chunks: Iterable[int]) -> Documents:
         tokens.append(np.zeros(0, np.int32) if is_empty else np.memmap(tokens_path, "<i4", mode="r"))
     schema = _INDEX_SCHEMA.append(pa.field("chunk", pa.int32()))
     whole = pa.concat_tables(tables) if tables else schema.empty_table()
-    column = {name: whole[name].to_numpy() for name in ("row", "turn", "length", "boundary", "cut", "chunk", "offset")}
+    names = ("row", "turn", "length", "boundary", "cut", "opening", "digest", "chunk", "offset")
+    column = {name: whole[name].to_numpy() for name in names}
     return Documents(
-        column["row"], column["turn"], column["length"], column["boundary"], column["cut"],
-        dropped, column["chunk"], column["offset"], tokens,
+        column["row"], column["turn"], column["length"], column["boundary"], column["cut"], column["opening"],
+        column["digest"], dropped, column["chunk"], column["offset"], tokens,
     )  # fmt: skip
+
+
+def _digest(document: Document) -> int:
+    """Return 64 bits of ids and boundary as a signed number."""
+    ids = xxhash.xxh3_64_intdigest(document.input_ids.astype("<i4").tobytes(), seed=document.boundary)
+    return ids - (1 << 63)
 
 
 def _paths(folder: Path, chunk: int) -> tuple[Path, Path]:

@@ -68,6 +68,27 @@ def hold_out(
     return Outcome(positions[~out], [Drop(int(row), REASON) for row in positions[out]], notes)
 
 
+def join_conversations(clusters: np.ndarray, openings: np.ndarray) -> np.ndarray:
+    """Return cluster labels under which rows that open with the same user turn are together as well.
+
+    A conversation's later turns quote its earlier ones in their prompts, and are alike only in that.
+
+    Args:
+        clusters: int64 [num_rows], a label per cluster of similar prompts.
+        openings: int64 [num_rows], a label per first user turn.
+    """
+    labels = np.unique(clusters, return_inverse=True)[1]
+    groups = [labels, np.unique(openings, return_inverse=True)[1]]
+    while True:
+        before = labels
+        for group in groups:
+            least = np.full(len(labels), len(labels), dtype=np.int64)
+            np.minimum.at(least, group, labels)
+            labels = least[group]
+        if np.array_equal(labels, before):
+            return labels
+
+
 def num_wanted(num_rows: int, settings: HeldoutSettings) -> int:
     """Return how many of a domain's rows are held out."""
     if settings.frac == 0:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import xxhash
 from pydantic import BaseModel, ConfigDict, Field
 
 from curation.chat_template import ChatTemplate, TemplateRefused, Turn
@@ -57,6 +58,16 @@ class TextEncoding:
     encode: Encode
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A turn that waits to be encoded with the others of its chunk."""
+
+    position: int
+    number: int
+    opening: int
+    turn: Turn
+
+
 def tokenize_rows(
     rows: Iterable[tuple[int, dict[str, Any]]], encoding: TextEncoding | None, settings: TokenizationSettings
 ) -> TokenizedChunk:
@@ -67,7 +78,7 @@ def tokenize_rows(
         encoding: needed as soon as a row has no ids.
     """
     chunk = TokenizedChunk()
-    pending: list[tuple[int, int, Turn]] = []
+    pending: list[_Pending] = []
     for position, row in rows:
         if row["prompt_token_ids"] is not None and row["completion_token_ids"] is not None:
             _add(chunk, _from_ids(position, row, settings))
@@ -77,7 +88,7 @@ def tokenize_rows(
         if isinstance(turns, Drop):
             chunk.dropped.append(turns)
         else:
-            pending.extend((position, number, turn) for number, turn in turns)
+            pending.extend(_Pending(position, number, _opening(row), turn) for number, turn in turns)
     if pending:
         assert encoding is not None
         _encode_turns(chunk, pending, encoding.encode, settings)
@@ -93,7 +104,7 @@ def _from_ids(position: int, row: dict[str, Any], settings: TokenizationSettings
     for ids in (prompt, completion):
         if ids.ndim != 1 or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > _MAX_ID:
             return Drop(position, "bad_token_ids")
-    return _document(position, OWN_COMPLETION, prompt, completion, settings)
+    return _document(position, OWN_COMPLETION, prompt, completion, _opening(row), settings)
 
 
 def _turns(
@@ -116,14 +127,15 @@ def _turns(
 
 
 def _encode_turns(
-    chunk: TokenizedChunk, pending: list[tuple[int, int, Turn]], encode: Encode, settings: TokenizationSettings
+    chunk: TokenizedChunk, pending: list[_Pending], encode: Encode, settings: TokenizationSettings
 ) -> None:
     """Encode all texts at once, which is what the fast encoders are fast at, and add a row's documents or its drop."""
-    ids = encode([text for _, _, turn in pending for text in (turn.prompt, turn.completion)])
+    ids = encode([text for one in pending for text in (one.turn.prompt, one.turn.completion)])
     rows: dict[int, list[Document | Drop]] = {}
-    for (position, number, turn), prompt, completion in zip(pending, ids[::2], ids[1::2], strict=True):
-        completion = completion[: len(completion) - turn.num_end_tokens_cut]
-        rows.setdefault(position, []).append(_document(position, number, prompt, completion, settings))
+    for one, prompt, completion in zip(pending, ids[::2], ids[1::2], strict=True):
+        completion = completion[: len(completion) - one.turn.num_end_tokens_cut]
+        document = _document(one.position, one.number, prompt, completion, one.opening, settings)
+        rows.setdefault(one.position, []).append(document)
     for results in rows.values():
         documents = [result for result in results if isinstance(result, Document)]
         # A row that lost some of its turns is kept for the others; one that lost all is dropped for its last one's reason.
@@ -132,7 +144,7 @@ def _encode_turns(
 
 
 def _document(
-    position: int, turn: int, prompt: np.ndarray, completion: np.ndarray, settings: TokenizationSettings
+    position: int, turn: int, prompt: np.ndarray, completion: np.ndarray, opening: int, settings: TokenizationSettings
 ) -> Document | Drop:
     """Return the document of a prompt and a completion under the length limit, or why there is none."""
     room = len(completion) if settings.max_seq_len is None else settings.max_seq_len - len(prompt)
@@ -144,7 +156,13 @@ def _document(
     if room < MIN_COMPLETION_TOKENS:
         return Drop(position, "prompt_fills_max_seq_len", detail=f"{len(prompt)} tokens")
     ids = np.concatenate([prompt, completion[: len(completion) - cut]]).astype(np.int32)
-    return Document(position, turn, ids, len(prompt), cut)
+    return Document(position, turn, ids, len(prompt), cut, opening)
+
+
+def _opening(row: dict[str, Any]) -> int:
+    """Return a hash of the first user turn, case and spacing aside, as a signed 64-bit number."""
+    first = next((message["content"] for message in row["messages"] if message["role"] == "user"), "")
+    return xxhash.xxh3_64_intdigest(" ".join(first.lower().split()).encode("utf-8", "surrogatepass")) - (1 << 63)
 
 
 def _add(chunk: TokenizedChunk, result: Document | Drop) -> None:

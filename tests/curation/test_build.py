@@ -217,6 +217,42 @@ def test_near_duplicates_never_stand_on_both_sides_of_the_split(tmp_path: Path) 
     assert heldout and not train & heldout
 
 
+CHATML = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def _conversations(count: int, dice: random.Random) -> list[dict[str, Any]]:
+    """Rows without ids, three turns each; the second half of them has every turn as a row of its own."""
+    rows = []
+    for number in range(count):
+        texts = [" ".join(dice.choices(WORDS, k=25)) for _ in range(6)]
+        turns = [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
+        for turn in (1, 3, 5) if number >= count // 2 else (5,):
+            rows.append(
+                {"id": f"{number}-{turn}", "domain": "chat", "messages": turns[:turn], "completion": texts[turn]}
+            )
+    return rows
+
+
+def test_every_turn_is_learned_once_and_a_conversation_is_on_one_side_of_the_split(
+    tmp_path: Path, make_tokenizer: Callable[[str], Any]
+) -> None:
+    make_tokenizer(CHATML).save_pretrained(tmp_path / "target")
+    rows = _conversations(40, random.Random(3))
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    shards.publish(folder / "chats.jsonl", [shards.encode_row(row) for row in rows])
+    built = build(
+        BuildOptions(input=folder, out=tmp_path / "set", tokenizer=str(tmp_path / "target"), heldout_frac=0.2)
+    )
+    train = [row.id for row in arrow_sets.read_rows(built.folder)]
+    heldout = [row.id for row in arrow_sets.read_rows(built.folder / arrow_sets.HELDOUT)]
+    assert len(train) + len(heldout) == 40 * 3
+    assert heldout and not {id_.split("-")[0] for id_ in train} & {id_.split("-")[0] for id_ in heldout}
+    assert "60 earlier turns are rows of their own as well, and stand once" in built.card["notes"]
+    assert built.card["funnel"]["rows_out"] == built.card["rows"] == len(train)
+
+
 def test_an_upsampled_row_stands_in_the_set_as_often_as_it_repeats(completions: Path, tmp_path: Path) -> None:
     built = build(
         BuildOptions(

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from curation.heldout import REASON, HeldoutSettings, hold_out, num_wanted
+from curation.heldout import REASON, HeldoutSettings, hold_out, join_conversations, num_wanted
 
 
 def _facts(domains: list[str]) -> pl.DataFrame:
@@ -63,3 +63,11 @@ def test_a_fraction_of_zero_holds_nothing_out() -> None:
     outcome = hold_out(_facts(["code"] * 100), np.arange(100), np.arange(100), HeldoutSettings(frac=0), seed=0)
     assert outcome.dropped == []
     assert outcome.kept.tolist() == list(range(100))
+
+
+def test_turns_of_a_conversation_share_a_cluster_through_any_number_of_links() -> None:
+    clusters = np.array([0, 0, 1, 1, 2, 3])
+    openings = np.array([7, 8, 8, 9, 9, 5])
+    labels = join_conversations(clusters, openings)
+    assert labels[:5].tolist() == [labels[0]] * 5
+    assert labels[5] != labels[0]
