@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
-import xxhash
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from curation.copies import NEAR, STAYS, Scope, Verdict, first_of, judge_copies
 from curation.facts import ReadingSettings
-from curation.funnel import Drop, Outcome, StepRefused, Texts
+from curation.funnel import Outcome, StepRefused, Texts
 from curation.lsh import Buckets, detection_probability, estimate
 from curation.shingles import EMPTY_SIGNATURE, minhash, permutations, shingle_hashes
 from curation.similarity import ShingleSets
@@ -32,9 +31,6 @@ LEAST_DETECTION = 0.9
 SLACK_DEVIATIONS = 4.0
 """A candidate is verified if its estimated similarity is at most this many standard deviations under the threshold; one
 in 30,000 pairs right at the threshold is lost by it."""
-
-EMPTY_HASH = xxhash.xxh3_64_intdigest(b"")
-"""Normalised hash of a text without words."""
 
 SMALL_SOURCE_ROWS = 100
 """Sources with fewer rows may lose any share of them."""
@@ -48,7 +44,7 @@ class DedupeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    scope: Literal["prompt", "completion", "both"] = "prompt"
+    scope: Scope = "prompt"
     """The text that is compared; `both` compares prompt and completion as one text."""
     threshold: float = Field(default=0.8, gt=0, le=1)
     """Jaccard similarity of word shingles from which a row is a near duplicate. On 5-word shingles 0.8 is about one
@@ -108,8 +104,8 @@ def remove(
         StepRefused: a source would lose more than `max_source_loss` of its rows.
         ValueError: signatures are too short for the bands.
     """
-    rows = facts[positions]
-    leader_of, verdict = _exact(rows, settings)
+    rows = facts.select("id", "source", "prompt_hash", "completion_hash")[positions]
+    leader_of, verdict = judge_copies(rows, settings.scope, settings.max_completions_per_prompt)
     leaders = np.flatnonzero(leader_of == np.arange(len(rows)))
     sets = ShingleSets(texts, words=reading.shingle_words, mask_digits=settings.numbers == "mask")
     signed = _signatures(signatures, positions[leaders], texts, settings, reading)
@@ -117,7 +113,7 @@ def remove(
     verdict.near(leaders, np.where(near_to >= 0, leaders[near_to], -1), similarity)
     _follow_leaders(verdict, leader_of, positions, sets, settings.threshold)
     _guard_sources(rows["source"], verdict, settings)
-    stays = verdict.reason == _STAYS
+    stays = verdict.reason == STAYS
     return Outcome(positions[stays], verdict.drops(positions, rows["id"]), [_curve_note(settings)])
 
 
@@ -133,7 +129,7 @@ def clusters(
     Args:
         signatures: uint32 [len(facts), num_perm] of the whole corpus's prompts.
     """
-    leader_of = _first_of(facts[positions].select("prompt_hash"))
+    leader_of = first_of(facts.select("prompt_hash")[positions])
     leaders = np.flatnonzero(leader_of == np.arange(len(positions)))
     signed = signatures[positions[leaders]]
     buckets = Buckets(signed, settings.bands, settings.rows_per_band)
@@ -146,69 +142,6 @@ def clusters(
     cluster_of_leader = np.full(len(positions), -1, dtype=np.int64)
     cluster_of_leader[leaders] = leaders[root]
     return positions[cluster_of_leader[leader_of]]
-
-
-_STAYS, _EXACT, _SURPLUS, _NEAR = range(4)
-_REASONS = {_EXACT: "exact_duplicate", _SURPLUS: "completions_per_prompt", _NEAR: "near_duplicate"}
-
-
-@dataclass(slots=True)
-class _Verdict:
-    """What becomes of each row, as columns."""
-
-    reason: np.ndarray
-    """int8 [num_rows], one of the constants above."""
-    of: np.ndarray
-    """int64 [num_rows]: the row that it repeats."""
-    similarity: np.ndarray
-    """float64 [num_rows]."""
-
-    def near(self, rows: np.ndarray, of: np.ndarray, similarity: np.ndarray) -> None:
-        """Mark rows as near duplicates of the rows in `of`, and as staying where that is -1."""
-        self.reason[rows] = np.where(of >= 0, _NEAR, _STAYS)
-        self.of[rows], self.similarity[rows] = of, similarity
-
-    def drops(self, positions: np.ndarray, ids: pl.Series) -> list[Drop]:
-        """Return the rows that go."""
-        rows = np.flatnonzero(self.reason)
-        kept_ids = ids[self.of[rows]].to_list()
-        return [
-            Drop(position, _REASONS[reason], kept_id, None if reason == _SURPLUS else similarity)
-            for position, reason, kept_id, similarity in zip(
-                positions[rows].tolist(),
-                self.reason[rows].tolist(),
-                kept_ids,
-                self.similarity[rows].round(6).tolist(),
-                strict=True,
-            )
-        ]
-
-
-def _exact(rows: pl.DataFrame, settings: DedupeSettings) -> tuple[np.ndarray, _Verdict]:
-    """Return the first row with each row's text (of the scope), and a verdict on exact copies and surplus rollouts."""
-    prompt, both, completion = ["prompt_hash"], ["prompt_hash", "completion_hash"], ["completion_hash"]
-    text, copy = {"prompt": (prompt, both), "completion": (completion, completion), "both": (both, both)}[
-        settings.scope
-    ]
-    leader_of, copy_of = _first_of(rows.select(text)), _first_of(rows.select(copy))
-    is_copy = copy_of != np.arange(len(rows))
-    verdict = _Verdict(np.where(is_copy, _EXACT, _STAYS).astype(np.int8), copy_of, np.ones(len(rows)))
-    if settings.scope == "prompt" and settings.max_completions_per_prompt is not None:
-        rank = pl.DataFrame({"leader": leader_of, "counts": ~is_copy}).select(
-            pl.col("counts").cast(pl.Int64).cum_sum().over("leader")
-        )
-        surplus = (rank.to_series().to_numpy() > settings.max_completions_per_prompt)[copy_of]
-        verdict.reason[surplus], verdict.of[surplus] = _SURPLUS, leader_of[surplus]
-    return leader_of, verdict
-
-
-def _first_of(hashes: pl.DataFrame) -> np.ndarray:
-    """Return for each row the first row with the same hashes; a row without words is like no other."""
-    without_words = pl.any_horizontal(pl.all() == EMPTY_HASH)
-    first = hashes.with_row_index("row").select(
-        pl.when(without_words).then(pl.col("row")).otherwise(pl.col("row").min().over(hashes.columns))
-    )
-    return first.to_series().cast(pl.Int64).to_numpy(writable=True)
 
 
 def _signatures(
@@ -320,22 +253,22 @@ def _near_by_datasketch(
 
 
 def _follow_leaders(
-    verdict: _Verdict, leader_of: np.ndarray, positions: np.ndarray, sets: ShingleSets, threshold: float
+    verdict: Verdict, leader_of: np.ndarray, positions: np.ndarray, sets: ShingleSets, threshold: float
 ) -> None:
     """Compare the copies and rollouts of each row that goes with the row that it is near to.
 
     Equal hashes mean equal letters and digits, not equal words ("no one", "noone"), so each is measured on its own; one
     that is not near stays.
     """
-    followers = np.flatnonzero((verdict.reason[leader_of] == _NEAR) & (leader_of != np.arange(len(leader_of))))
+    followers = np.flatnonzero((verdict.reason[leader_of] == NEAR) & (leader_of != np.arange(len(leader_of))))
     of = verdict.of[leader_of[followers]]
     similarity = sets.jaccard(positions[followers], positions[of])
     verdict.near(followers, np.where(similarity >= threshold, of, -1), similarity)
 
 
-def _guard_sources(sources: pl.Series, verdict: _Verdict, settings: DedupeSettings) -> None:
+def _guard_sources(sources: pl.Series, verdict: Verdict, settings: DedupeSettings) -> None:
     """Stop where a source would all but vanish."""
-    table = pl.DataFrame({"source": sources.cast(pl.String), "goes": verdict.reason != _STAYS})
+    table = pl.DataFrame({"source": sources.cast(pl.String), "goes": verdict.reason != STAYS})
     lost = (
         table.group_by("source")
         .agg(pl.len().alias("rows"), pl.col("goes").mean())
