@@ -9,35 +9,88 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import tyro
 
+from datagen.export import ExportCommand
+from datagen.plan_commands import ImportMixCommand, PlanCommand
 from datagen.runner import Outcome
 from datagen.session import Interrupts, RunCommand, answer
+from datagen.survey import StatusCommand
+from datagen.verify import VerifyCommand
 
 _EXIT_CODES = {"complete": 0, "too many bad answers": 3, "engine down": 75, "disk low": 75}
+_Flat = tyro.conf.arg(name="")
 
 
-def run(command: Annotated[RunCommand, tyro.conf.arg(name="")]) -> int:
+def run(command: Annotated[RunCommand, _Flat]) -> int:
     """Answer a manifest's prompts; the same command resumes."""
     interrupts = Interrupts()
     outcome = asyncio.run(answer(command, interrupts))
-    if outcome is None:
-        print(f"{command.out}: every planned row is answered; nothing to do")
-        return 0
     print(_summary(outcome, command))
     if outcome.end == "interrupted":
         return interrupts.exit_code
     return 1 if outcome.end == "complete" and outcome.num_failed else _EXIT_CODES[outcome.end]
 
 
+def plan(command: Annotated[PlanCommand, _Flat]) -> int:
+    """Show what a manifest would ask, and what it would cost."""
+    from datagen import plan_commands
+
+    print(plan_commands.plan(command))
+    return 0
+
+
+def import_mix(command: Annotated[ImportMixCommand, _Flat]) -> int:
+    """Turn a published mix into a manifest."""
+    from datagen import plan_commands
+
+    print(plan_commands.import_mix(command))
+    return 0
+
+
+def status(command: Annotated[StatusCommand, _Flat]) -> int:
+    """Say where a run's folder stands, while it is worked on or after."""
+    from datagen import survey
+
+    print(survey.status(command))
+    return 0
+
+
+def verify(command: Annotated[VerifyCommand, _Flat]) -> int:
+    """Prove that nothing is missing, doubled or damaged."""
+    from datagen import verify as checks
+
+    found = checks.verify(command)
+    print(found)
+    return 0 if found.is_sound else 1
+
+
+def export(command: Annotated[ExportCommand, _Flat]) -> int:
+    """Write completions in a form that other tools read."""
+    from datagen import export as forms
+
+    print(forms.export(command))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Any], int]] = {
+    "run": run,
+    "plan": plan,
+    "status": status,
+    "verify": verify,
+    "export": export,
+    "import-mix": import_mix,
+}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point."""
+    description = "Prompts to completions of a target model."
     try:
-        code = tyro.extras.subcommand_cli_from_dict(
-            {"run": run}, prog="datagen", description="Prompts to completions of a target model.", args=arguments
-        )
+        code = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="datagen", description=description, args=arguments)
     except (ValueError, OSError) as error:
         print(f"datagen: {error}", file=sys.stderr)
         code = 2

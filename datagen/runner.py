@@ -111,7 +111,7 @@ class Run:
         self.engine = engine
         self.renderer = renderer
         self.options = options
-        self.lengths = Lengths(expected_tokens)
+        self.lengths = Lengths(ledger.plan.manifest.expected_tokens)
         self.tally = Tally(self.lengths)
         self.limit = Limit(engine.capacity)
         self.deadlines = Deadlines(options.floor_tokens_per_s, options.allowance_s)
@@ -167,7 +167,9 @@ class Run:
             self.stop("disk low", f"no room left: {error}")
         finally:
             await self._close()
-        end, message = self._end or ("complete", "")
+        self.stop("complete")
+        assert self._end is not None
+        end, message = self._end
         view = self.snapshot()
         return Outcome(end, message, view.num_done, view.num_failed, view.num_pending, self.tally)
 
@@ -484,6 +486,14 @@ class Run:
                 planned = shard.rows[position]
                 left += self.lengths.expected(planned.source, planned.sampling.max_tokens)
         return left
+
+
+def nothing_left(ledger: Ledger) -> Outcome:
+    """Return the outcome of a rank whose shards are all finished: no engine is needed for it."""
+    mine = set(range(ledger.rank, ledger.plan.num_shards, ledger.world))
+    num_rows = sum(ledger.plan.shards[index].num_rows for index in mine)
+    failed = ledger.num_failed_in(mine)
+    return Outcome("complete", "", num_rows - failed, failed, 0, Tally(Lengths(0)))
 
 
 def _parent_failed(parent: str | None) -> Failure:

@@ -19,12 +19,13 @@ import tyro
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from datagen import ledger, locking, shards
+from datagen.answers import PromptRenderer
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.engines.http import HttpEngine, HttpOptions
 from datagen.ledger import Ledger
 from datagen.progress_view import View, write_status
-from datagen.runner import Outcome, Run, RunOptions
+from datagen.runner import Outcome, Run, RunOptions, nothing_left
 from manifests import schema
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ class Interrupts:
         self._ask()
 
 
-async def answer(command: RunCommand, interrupts: Interrupts) -> Outcome | None:
-    """Run `command` to its end, or until interrupted. Returns None where there was nothing left to ask.
+async def answer(command: RunCommand, interrupts: Interrupts) -> Outcome:
+    """Run `command` to its end, or until interrupted.
 
     Raises:
         ValueError: for everything the user can put right.
@@ -114,22 +115,29 @@ async def answer(command: RunCommand, interrupts: Interrupts) -> Outcome | None:
         if command.options.retry_failed:
             book.reopen_failed()
         if not book.unfinished():
-            return None
+            return nothing_left(book)
         from datagen.rendering import Renderer  # brings transformers and torch
 
         renderer = Renderer(manifest.target, path.parent)
         engine = make_engine(command, manifest.target, renderer.model, renderer.context_length)
-        view.say(f"{command.engine}: starting")
-        try:
-            await engine.start()
-            with locking.exclusive(hidden / "card.lock"):
-                write_run_card(command.out, plan, renderer.describe(), engine.describe())
-            run = Run(book, engine, renderer, command.options, manifest.expected_tokens)
-            loop = asyncio.get_running_loop()
-            interrupts.ask(lambda: _from_signal(loop, run))
-            return await _watched(run, view, command.out / status_name(command.rank, command.world))
-        finally:
-            await engine.close()
+        return await work(book, engine, renderer, command.options, interrupts, view)
+
+
+async def work(
+    book: Ledger, engine: Engine, renderer: PromptRenderer, options: RunOptions, interrupts: Interrupts, view: View
+) -> Outcome:
+    """Start the engine, say in `run.json` what is about to be used, and run. The caller holds the rank's lock."""
+    view.say(f"{type(engine).__name__}: starting")
+    try:
+        await engine.start()
+        with locking.exclusive(book.hidden / "card.lock"):
+            write_run_card(book, renderer.describe(), engine.describe())
+        run = Run(book, engine, renderer, options)
+        loop = asyncio.get_running_loop()
+        interrupts.ask(lambda: _from_signal(loop, run))
+        return await _watched(run, view, book.folder / status_name(book.rank, book.world))
+    finally:
+        await engine.close()
 
 
 def make_engine(command: RunCommand, target: schema.Target, model: str, context_length: int) -> Engine:
@@ -143,9 +151,10 @@ def make_engine(command: RunCommand, target: schema.Target, model: str, context_
     return VllmEngine(target, model, context_length)
 
 
-def write_run_card(folder: Path, plan: Plan, target: dict[str, Any], engine: dict[str, Any]) -> None:
+def write_run_card(book: Ledger, target: dict[str, Any], engine: dict[str, Any]) -> None:
     """Write `run.json`: what was asked, of whom, with what. Engines of earlier runs on this folder stay listed."""
-    before = shards.read_card(folder) or {}
+    plan = book.plan
+    before = shards.read_card(book.folder) or {}
     engines = [known for known in before.get("engines", []) if known != engine]
     card = {
         "draftmill": importlib.metadata.version("draftmill"),
@@ -155,7 +164,7 @@ def write_run_card(folder: Path, plan: Plan, target: dict[str, Any], engine: dic
         "engines": [*engines, engine],
     }
     if card != before:
-        shards.write_card(folder / shards.RUN_CARD, card)
+        shards.write_card(book.folder / shards.RUN_CARD, card)
 
 
 def status_name(rank: int, world: int) -> str:

@@ -68,7 +68,7 @@ def list_shards(folder: Path) -> list[Path]:
 def open_lines(path: Path) -> BinaryIO:
     """Open a shard for reading bytes, decompressing `.gz` and `.zst`."""
     if path.name.endswith(".gz"):
-        return io.BufferedReader(gzip.open(path, "rb"))  # type: ignore[arg-type]  # GzipFile is a raw reader in all but name
+        return io.BufferedReader(gzip.open(path, "rb"))
     if path.name.endswith(".zst"):
         import zstandard  # here: most folders hold no compressed shard
 

@@ -66,8 +66,9 @@ class EngineDownError(Exception):
 class Engine(Protocol):
     """What the runner asks of an engine."""
 
-    capacity: int
-    """Requests that may be in flight at once."""
+    @property
+    def capacity(self) -> int:
+        """Requests that may be in flight at once; known once it has started, and may change."""
 
     async def start(self) -> None:
         """Load the model or find the server, and prove that it returns token ids.

@@ -48,7 +48,7 @@ class EchoEngine:
 
     def __init__(self, options: EchoOptions | None = None) -> None:
         self.options = options or EchoOptions()
-        self.capacity = self.options.concurrency
+        self.capacity: int = self.options.concurrency
         self._attempts: Counter[str] = Counter()
         self._token_ids, self._text = _stream()
 
