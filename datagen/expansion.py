@@ -344,7 +344,7 @@ def _read_source(
     duplicates: Counter[str] = Counter()
     for batch in _batches(reader, seed):
         ranks = np.array([row.rank for row in batch], dtype=np.uint64)
-        planned_before = np.isin(ranks, own)
+        planned_before = _among(ranks, own)
         for row, owner, planned in zip(batch, claims.owners(ranks), planned_before, strict=True):
             if owner is not None and owner != name:
                 duplicates[owner] += 1
@@ -355,7 +355,7 @@ def _read_source(
                 if not planned:
                     drawn.offer(row.rank, row.payload)
         if progress is not None:
-            progress(name, len(seen))
+            progress(name, len(seen) + duplicates.total() + reader.problems.counts.total())
     ranks = np.unique(np.frombuffer(seen, dtype=np.uint64)) if seen else np.empty(0, dtype=np.uint64)
     claims.add(name, ranks)
     return SourceReport(
@@ -371,6 +371,13 @@ def _read_source(
         eligible=len(ranks),
         planned=len(own) + len(drawn.ranks()),
     )
+
+
+def _among(ranks: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Return which of a few ranks are among many, in time that grows with the few."""
+    if not len(ascending):
+        return np.zeros(len(ranks), dtype=bool)
+    return ascending[np.minimum(np.searchsorted(ascending, ranks), len(ascending) - 1)] == ranks
 
 
 def _batches(reader: SourceReader, seed: int) -> Iterator[list[_Row]]:

@@ -5,9 +5,12 @@ Each function takes its options and returns what there is to say; printing is th
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 import tyro
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +19,7 @@ from manifests import schema
 from manifests.schema import Manifest
 
 if TYPE_CHECKING:
-    from datagen.expansion import PlanReport
+    from datagen.expansion import PlanReport, Progress
 
 _STYLE = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -31,9 +34,11 @@ class PlanCommand(BaseModel):
     out: Path | None = None
     """Write the plan into this run folder, where `datagen run` finds it; without it the plan is only shown."""
     tokens_per_second: float | None = Field(default=None, gt=0)
-    """Completion tokens per second of the whole engine, measured or guessed: adds the time it would take."""
+    """Completion tokens per second of the whole engine: adds the time it would take."""
     price_per_hour: float | None = Field(default=None, ge=0)
     """Price of that engine per hour, in any currency: adds the cost."""
+    measured: Path | None = None
+    """Run folder whose `status.json` gives the speed, and the mean answer of each source that it has in common."""
     measure: bool = True
     """Check prompts against the target's context, which loads its tokenizer."""
 
@@ -61,18 +66,29 @@ def plan(command: PlanCommand) -> str:
     Raises:
         ValueError: everything the user can put right.
     """
+    from datagen import ledger, locking
     from datagen.plan import open_or_create  # numpy, pyarrow: not for --help
     from datagen.plan_report import report_text
+    from datagen.progress_view import View
 
     manifest, path = schema.load(command.manifest)
+    measured = _measured(command.measured) if command.measured else None
+    view = View()
     written = ""
     if command.out is not None:
-        found = open_or_create(manifest, path, command.out)
+        with locking.exclusive(ledger.hidden(command.out) / "plan.lock"):
+            found = open_or_create(manifest, path, command.out, view.reading)
         report = found.report
         written = f"\n\n{command.out}: {found.num_rows:,} rows in {found.num_shards:,} shards, plan {found.digest[:12]}"
     else:
-        report = _expanded(manifest, path, command.measure)
-    return report_text(manifest, report, command.tokens_per_second, command.price_per_hour) + written
+        report = _expanded(manifest, path, command.measure, view.reading)
+    speed = command.tokens_per_second
+    if measured is not None:
+        speed = speed or measured.tokens_per_second
+        for source in report.sources:
+            if source.name in measured.mean_tokens:
+                source.expected_tokens = round(source.rows * measured.mean_tokens[source.name])
+    return report_text(manifest, report, speed, command.price_per_hour) + written
 
 
 def import_mix(command: ImportMixCommand) -> str:
@@ -95,7 +111,7 @@ def import_mix(command: ImportMixCommand) -> str:
     return f"{command.out}: {said}"
 
 
-def _expanded(manifest: Manifest, path: Path, measure: bool) -> PlanReport:
+def _expanded(manifest: Manifest, path: Path, measure: bool, progress: Progress) -> PlanReport:
     """Return the report of a plan that is not kept. Without the target's tokenizer it is shown all the same, and says so."""
     from datagen.expansion import expand
     from datagen.limits import PromptLimit
@@ -107,7 +123,36 @@ def _expanded(manifest: Manifest, path: Path, measure: bool) -> PlanReport:
             limit = PromptLimit(Renderer(manifest.target, path.parent))
         except ValueError as error:  # no model at hand need not keep anybody from seeing the mix; a run will refuse
             unmeasured += f": {error}"
-    report = expand(manifest, path, limit=limit).report
+    report = expand(manifest, path, progress, limit=limit).report
     if limit is None:
         report.warnings.append(unmeasured)
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a run has shown so far."""
+
+    tokens_per_second: float | None
+    """Over all of its processes, since each began; None where nothing was generated."""
+    mean_tokens: dict[str, float]
+    """Mean completion tokens of an answer by source."""
+
+
+def _measured(folder: Path) -> _Measured:
+    """Return speed and lengths of a run, over all of its processes.
+
+    Raises:
+        ValueError: the folder has no `status.json`.
+    """
+    statuses = [orjson.loads(path.read_bytes()) for path in sorted(folder.glob("status*.json"))]
+    if not statuses:
+        raise ValueError(f"{folder} has no status.json: nothing was measured there; give --tokens-per-second")
+    done: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for status in statuses:
+        for name, source in status["sources"].items():
+            done[name] += source["done"]
+            tokens[name] += source["completion_tokens"]
+    speed = sum(status["completion_tokens_per_s"]["life"] for status in statuses)
+    return _Measured(speed or None, {name: tokens[name] / done[name] for name in done if done[name]})

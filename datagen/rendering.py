@@ -84,7 +84,7 @@ class Renderer:
         except (jinja2.TemplateError, TypeError, KeyError) as error:
             raise ValueError(f"the chat template of {self.model} refuses this prompt: {error}") from error
         # The template writes the special tokens itself; asking the tokenizer for them too would double the first one.
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def split_reasoning(self, text: str, prompt_token_ids: list[int] | None = None) -> tuple[str | None, str]:
         """Return (reasoning, completion) of a generation whose template thinks in `<think>` ... `</think>`.

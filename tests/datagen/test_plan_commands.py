@@ -47,6 +47,17 @@ def test_tables_reasons_and_cost_are_shown(mix: Path) -> None:
     assert text.endswith("4,000 tokens at 2/s: 0.6 hours, 1.94 at 3.50 per hour")
 
 
+def test_the_speed_and_lengths_of_a_run_replace_what_was_expected(mix: Path, tmp_path: Path) -> None:
+    sources = {"a": {"done": 10, "completion_tokens": 500}}
+    for rank in (0, 1):
+        status = {"completion_tokens_per_s": {"life": 4.0}, "sources": sources}
+        (tmp_path / f"status_00{rank}_of_002.json").write_text(json.dumps(status))
+    text = plan(PlanCommand(manifest=str(mix), measured=tmp_path))
+    assert text.endswith("2,500 tokens at 8/s: 0.1 hours")
+    with pytest.raises(ValueError, match=r"has no status.json: nothing was measured there; give --tokens-per-second"):
+        plan(PlanCommand(manifest=str(mix), measured=tmp_path / "target"))
+
+
 def test_a_plan_is_written_where_a_run_finds_it(mix: Path, tmp_path: Path) -> None:
     text = plan(PlanCommand(manifest=str(mix), out=tmp_path / "run"))
     assert text.endswith(f"{tmp_path / 'run'}: 40 rows in 1 shards, plan {open_plan(tmp_path / 'run').digest[:12]}")
