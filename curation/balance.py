@@ -13,7 +13,6 @@ rows by epochs anyway, and a set without repeats can always be trained longer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,15 +20,9 @@ import polars as pl
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field
 
-from curation.facts import UNDETERMINED
+from curation.cells import Cells, sort_into_cells
 from curation.funnel import Drop, Outcome, StepRefused
-from curation.shares import fit_shares, largest_total, ratio, water_fill, whole_rows
-
-REST = "*"
-"""Key in targets for whatever is not named; inside it the mix stays as it is."""
-
-MAX_RESIDUAL = 0.005
-"""Largest difference between a fitted and a wanted share, on either axis, that goes without a note."""
+from curation.shares import largest_total, ratio, water_fill, whole_rows
 
 
 class BalanceSettings(BaseModel):
@@ -53,24 +46,6 @@ class BalanceSettings(BaseModel):
     """Refuse a balance that keeps less than this fraction of the targeted rows' size: one tiny domain decides it all."""
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Key of the hash order."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Rows sorted into cells. A cell is named `code`, or `code/en` where language is an axis."""
-
-    names: list[str]
-    of_row: np.ndarray
-    """int64 [num_rows]: the row's cell, -1 where it has no target."""
-    sizes: np.ndarray
-    """int64 [num_rows]: the row's size in the unit of the balance."""
-    shares: np.ndarray
-    """float64 [num_cells]: target shares, summing to 1."""
-
-    @property
-    def available(self) -> np.ndarray:
-        """float64 [num_cells]: size at hand."""
-        return np.bincount(self.of_row[self.of_row >= 0], self.sizes[self.of_row >= 0], minlength=len(self.names))
 
 
 def select(
@@ -102,7 +77,7 @@ def select(
             "balance: `deficit: renormalise` needs `total`, the size to fill; set it or use `deficit: cap`"
         )
     rows = facts[positions]
-    cells, notes = _sort_into_cells(rows, targets, languages or {}, _sizes(rows, settings))
+    cells, notes = sort_into_cells(rows, targets, languages or {}, _sizes(rows, settings))
     passes = settings.max_repeats if settings.deficit == "repeat" else 1
     quotas = _quotas(cells, passes, settings)
     copies = _fill(cells, quotas, passes, _hash_order(rows["id"], settings.seed))
@@ -127,87 +102,7 @@ def _sizes(rows: pl.DataFrame, settings: BalanceSettings) -> np.ndarray:
     )
 
 
-def _sort_into_cells(
-    rows: pl.DataFrame, targets: Mapping[str, float], languages: Mapping[str, float], sizes: np.ndarray
-) -> tuple[_Cells, list[str]]:
-    """Sort rows into cells and give each cell its target share; notes name what has a target and no rows."""
-    domain_of, domains = _axis(rows["domain"], targets)
-    language_of, tongues = _axis(rows["language"], languages) if languages else (np.zeros(len(rows), np.int64), [REST])
-    undetermined = UNDETERMINED not in tongues and bool(languages)
-    if undetermined:
-        language_of = np.where((rows["language"] == UNDETERMINED).to_numpy(), len(tongues), language_of)
-        tongues = [*tongues, UNDETERMINED]
-    inside = (domain_of >= 0) & (language_of >= 0)
-    of_row = np.where(inside, domain_of * len(tongues) + language_of, -1)
-    table = np.bincount(of_row[inside], sizes[inside], minlength=len(domains) * len(tongues)).reshape(len(domains), -1)
-    domain_shares, notes = _normalise(domains, targets, table.sum(axis=1), "domain")
-    shares = domain_shares[:, None]
-    if languages:
-        language_shares, language_notes = _language_shares(tongues, languages, table, domain_shares, undetermined)
-        shares = fit_shares(table, domain_shares, language_shares)
-        notes += language_notes + _residual_notes(shares, tongues, language_shares)
-    names = [domain if not languages else f"{domain}/{tongue}" for domain in domains for tongue in tongues]
-    return _Cells(names, of_row, sizes, shares.ravel() / shares.sum()), notes
-
-
-def _axis(column: pl.Series, targets: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
-    """Return each row's index among the targeted names (-1 for none), and those names."""
-    names = [name for name, share in targets.items() if share > 0]
-    if any(not share >= 0 for share in targets.values()) or not names:
-        raise ValueError(f"balance: targets are shares, none negative and not all zero; found {dict(targets)}")
-    default = names.index(REST) if REST in names else -1
-    index = {name: place for place, name in enumerate(names)}
-    codes = column.cast(pl.String).fill_null("").replace_strict(index, default=default, return_dtype=pl.Int64)
-    return codes.to_numpy(), names
-
-
-def _normalise(
-    names: list[str], targets: Mapping[str, float], available: np.ndarray, axis: str
-) -> tuple[np.ndarray, list[str]]:
-    """Return shares over the names that have rows, and a note for each that has none."""
-    wanted = np.array([targets[name] for name in names], dtype=np.float64)
-    wanted /= wanted.sum()
-    present = available > 0
-    if not present.any():
-        raise StepRefused(
-            f"balance: no row belongs to a targeted {axis} ({', '.join(names)}); "
-            "`curate profile` shows what there is, `--balance-targets` or the manifest's `domains` what is aimed for"
-        )
-    notes = [
-        f"{axis} {name} has no rows: its target share of {share:.1%} cannot be reached and goes to the others in "
-        "proportion. Add prompts of it to the manifest."
-        for name, share, there in zip(names, wanted, present, strict=True)
-        if not there
-    ]
-    return wanted * present / (wanted * present).sum(), notes
-
-
-def _language_shares(
-    tongues: list[str], languages: Mapping[str, float], table: np.ndarray, domain_shares: np.ndarray, undetermined: bool
-) -> tuple[np.ndarray, list[str]]:
-    """Return the share of each language column; undetermined rows keep what the domains' own mixes give them."""
-    if not undetermined:
-        return _normalise(tongues, languages, table.sum(axis=0), "language")
-    unknown = float(domain_shares @ ratio(table[:, -1], table.sum(axis=1)))
-    if unknown == 1.0:
-        return np.append(np.zeros(len(tongues) - 1), 1.0), [
-            "no row has a determined language: the language targets are void."
-        ]
-    shares, notes = _normalise(tongues[:-1], languages, table[:, :-1].sum(axis=0), "language")
-    return np.append(shares * (1 - unknown), unknown), notes
-
-
-def _residual_notes(shares: np.ndarray, tongues: list[str], wanted: np.ndarray) -> list[str]:
-    """Say which language shares cannot be had beside the domain shares."""
-    return [
-        f"language {tongue} reaches {got:.1%} and not {want:.1%} beside the domain shares: the domains that would have "
-        "to carry it have no rows in it."
-        for tongue, got, want in zip(tongues, shares.sum(axis=0), wanted, strict=True)
-        if abs(got - want) > MAX_RESIDUAL
-    ]
-
-
-def _quotas(cells: _Cells, passes: int, settings: BalanceSettings) -> np.ndarray:
+def _quotas(cells: Cells, passes: int, settings: BalanceSettings) -> np.ndarray:
     """Return the size that each cell is to give."""
     limits = cells.available * passes
     total = float(settings.total or np.inf)
@@ -224,7 +119,7 @@ def _hash_order(ids: pl.Series, seed: int) -> np.ndarray:
     return np.argsort(hashes, kind="stable")
 
 
-def _fill(cells: _Cells, quotas: np.ndarray, passes: int, order: np.ndarray) -> np.ndarray:
+def _fill(cells: Cells, quotas: np.ndarray, passes: int, order: np.ndarray) -> np.ndarray:
     """Return how often each row is taken, int64 [num_rows]: whole passes over its cell, then the nearest prefix."""
     copies = np.zeros(len(cells.of_row), dtype=np.int64)
     for cell, quota in enumerate(quotas):
@@ -246,7 +141,7 @@ def _nearest_prefix(ends: np.ndarray, quota: float) -> int:
     return rows + 1 if rows < len(ends) and ends[rows] - quota < quota - before else rows
 
 
-def _explain(cells: _Cells, quotas: np.ndarray, copies: np.ndarray, settings: BalanceSettings) -> list[str]:
+def _explain(cells: Cells, quotas: np.ndarray, copies: np.ndarray, settings: BalanceSettings) -> list[str]:
     """Say what was kept, in which mix, what could not be reached, by how much, and what would fix it."""
     unit = settings.by.replace("_", " ")
     at_hand, kept = cells.available, np.zeros(len(cells.names))
@@ -270,7 +165,7 @@ def _explain(cells: _Cells, quotas: np.ndarray, copies: np.ndarray, settings: Ba
     return notes
 
 
-def _missed_shares(cells: _Cells, kept: np.ndarray, wanted: float) -> list[str]:
+def _missed_shares(cells: Cells, kept: np.ndarray, wanted: float) -> list[str]:
     """Say which cells gave all they had and still miss their share."""
     missed = [
         f"{name} gives all it has and reaches {got / kept.sum():.1%} of the target {share:.1%} "
@@ -281,7 +176,7 @@ def _missed_shares(cells: _Cells, kept: np.ndarray, wanted: float) -> list[str]:
     return [f"{'; '.join(missed)}."] if missed else []
 
 
-def _shortfall(cells: _Cells, wanted: float, reached: float, unit: str, settings: BalanceSettings) -> list[str]:
+def _shortfall(cells: Cells, wanted: float, reached: float, unit: str, settings: BalanceSettings) -> list[str]:
     """Say which cell binds, what each scarce cell lacks at the wanted total, the nearest mix there, and what fixes it."""
     passes = settings.max_repeats if settings.deficit == "repeat" else 1
     at_hand, needed = cells.available, cells.shares * wanted / passes
@@ -307,7 +202,7 @@ def _shortfall(cells: _Cells, wanted: float, reached: float, unit: str, settings
     return [*notes, _remedies(cells, names[binding], unit, settings)]
 
 
-def _remedies(cells: _Cells, binding: str, unit: str, settings: BalanceSettings) -> str:
+def _remedies(cells: Cells, binding: str, unit: str, settings: BalanceSettings) -> str:
     """Say what would fix a shortfall."""
     fixes = [
         f"ask for more prompts of {binding} in the manifest (`curate plan` says how many)",
@@ -331,7 +226,7 @@ def _mix(names: list[str], sizes: np.ndarray, shares: np.ndarray) -> str:
     )
 
 
-def _refuse_next_to_nothing(cells: _Cells, copies: np.ndarray, notes: list[str], settings: BalanceSettings) -> None:
+def _refuse_next_to_nothing(cells: Cells, copies: np.ndarray, notes: list[str], settings: BalanceSettings) -> None:
     """Raise StepRefused where the result is smaller than `min_kept_frac` allows, unless `total` asked for so little."""
     kept = float((copies * cells.sizes).sum())
     least = settings.min_kept_frac * float(cells.available.sum())

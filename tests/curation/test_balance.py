@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from curation import balance
@@ -11,6 +11,7 @@ from curation.balance import BalanceSettings
 from curation.funnel import Funnel, Outcome, StepRefused
 from curation.shares import fit_shares, water_fill, whole_rows
 
+FEW = settings(deadline=None, max_examples=40)
 ANYTHING = BalanceSettings(min_kept_frac=0)
 
 
@@ -28,10 +29,10 @@ def facts(domains: list[str], tokens: list[int] | None = None, languages: list[s
 
 
 def select(
-    table: pl.DataFrame, targets: dict[str, float], settings: BalanceSettings = ANYTHING, languages=None
+    table: pl.DataFrame, targets: dict[str, float], chosen: BalanceSettings = ANYTHING, languages=None
 ) -> Outcome:
     positions = np.arange(len(table))
-    outcome = balance.select(table, positions, targets, settings, languages)
+    outcome = balance.select(table, positions, targets, chosen, languages)
     Funnel(len(table)).add("balance", positions, outcome)
     return outcome
 
@@ -174,6 +175,7 @@ policies = st.sampled_from(["cap", "repeat"])
 units = st.sampled_from(["tokens", "rows"])
 
 
+@FEW
 @given(mixes, shares, policies, units, st.integers(100, 10_000), st.integers(100, 10_000))
 def test_a_larger_total_gives_a_superset(rows, targets, deficit, by, one, two):
     table = facts([domain for domain, _ in rows], [size for _, size in rows])
@@ -188,6 +190,7 @@ def test_a_larger_total_gives_a_superset(rows, targets, deficit, by, one, two):
     assert (fewer <= more).all()
 
 
+@FEW
 @given(mixes, shares, policies)
 def test_shares_hold_within_half_a_row(rows, targets, deficit):
     table = facts([domain for domain, _ in rows], [size for _, size in rows])
@@ -211,6 +214,7 @@ def test_fitting_meets_both_axes():
     assert table[0, 2] == 0
 
 
+@FEW
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0.01, 1)), min_size=1, max_size=6), st.integers(0, 200))
 def test_water_filling_gives_what_there_is_and_keeps_proportions(cells, total):
     limits, wanted = np.array([float(c[0]) for c in cells]), np.array([c[1] for c in cells])
@@ -221,6 +225,7 @@ def test_water_filling_gives_what_there_is_and_keeps_proportions(cells, total):
     assert len(levels) == 0 or np.ptp(levels) < 1e-6
 
 
+@FEW
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0.01, 1)), min_size=1, max_size=6), st.integers(0, 200))
 def test_whole_rows_sum_up_and_never_shrink(cells, total):
     limits, wanted = np.array([c[0] for c in cells]), np.array([c[1] for c in cells])
