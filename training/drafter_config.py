@@ -271,24 +271,24 @@ def check_target_layer_ids(layer_ids: tuple[int, ...], num_target_layers: int) -
         )
 
 
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention_bias": (None, False),
+    "attention_sink_bias": (None, False),
+    "final_logit_softcapping": (None, 0.0),
+    "input_embedding_scale": (None, 1.0),
+    "output_multiplier": (None, 1.0),
+}
+"""Fields of published drafters of other kinds, with the values under which they change nothing."""
+
+
 def _refuse_variants(found: dict[str, Any], dflash: dict[str, Any]) -> None:
-    asked = [
-        f"dflash_config.{name}"
-        for name in dflash
-        if name.startswith(("conv_", "selector_", "markov_")) and dflash[name]
-    ]
-    asked += [
-        f"dflash_config.{n}"
-        for n in ("attention_sink_bias", "output_multiplier", "final_logit_softcapping")
-        if dflash.get(n)
-    ]
-    layer_types = found.get("layer_types") or []
-    causal = dflash.get("causal")
-    if causal is not None and any(bool(causal) != (kind == SLIDING) for kind in layer_types or [FULL]):
-        asked.append("dflash_config.causal against the layer types")
+    asked = [name for name in dflash if name.startswith(("conv_", "selector_", "markov_")) and dflash[name]]
+    asked += [name for name, same in NEUTRAL.items() if dflash.get(name, found.get(name)) not in same]
+    layer_types = found.get("layer_types") or [FULL]
+    causal = dflash.get("causal", found.get("is_causal"))
+    if causal is not None and any(bool(causal) != (kind == SLIDING) for kind in layer_types):
+        asked.append("causal against the layer types")
     if dflash.get("use_swa") and SLIDING not in layer_types:
-        asked.append("dflash_config.use_swa without layer_types")
-    if found.get("attention_bias"):
-        asked.append("attention_bias")
+        asked.append("use_swa without layer_types")
     if asked:
         raise ValueError(f"this drafter's config.json asks for {', '.join(asked)}, which is not DFlash as trained here")

@@ -126,9 +126,8 @@ class Target:
         return self.embed_VH.device
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embeddings [..., H] of token ids [...], as the target's own embedding module makes them."""
-        with torch.no_grad():
-            return self.model.get_input_embeddings()(ids)
+        """Return rows [..., H] of the embedding for token ids [...], unscaled: so z-lab and the engines feed a drafter."""
+        return nn.functional.embedding(ids, self.embed_VH)
 
     def logits(self, final_NH: Tensor) -> Tensor:
         """Return [N, V] of final-normed hidden states."""

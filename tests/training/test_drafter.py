@@ -7,6 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3DecoderLayer,
+    Qwen3RMSNorm,
+    Qwen3RotaryEmbedding,
+    rotate_half,
+)
 
 from training.blocks import block_token_ids, lay_out_blocks, sample_anchors
 from training.drafter import noise_width
@@ -128,6 +136,62 @@ def test_training_outputs_equal_those_of_decoding_with_a_cache_block_after_block
         torch.testing.assert_close(drafted, training[block], rtol=1e-4, atol=1e-4)
 
 
+class ReferenceDrafter(nn.Module):
+    """DFlash as its config.json and weight names define it, on transformers' Qwen3 parts: one text, one block, no packing."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        found = config.to_json()
+        self.qwen3 = Qwen3Config(**{name: found[name] for name in found if name not in ("architectures", "auto_map")})
+        self.layers = nn.ModuleList(Qwen3DecoderLayer(self.qwen3, i) for i in range(config.num_hidden_layers))
+        width = config.hidden_size
+        self.fc = nn.Linear(len(config.target_layer_ids) * width, width, bias=False)
+        self.hidden_norm, self.norm = (Qwen3RMSNorm(width, config.rms_norm_eps) for _ in range(2))
+        self.rotary = Qwen3RotaryEmbedding(self.qwen3)
+
+    def forward(self, context_TF, hidden_KH):
+        context, num_slots = self.hidden_norm(self.fc(context_TF)), len(hidden_KH)
+        position = torch.arange(len(context) + num_slots)
+        cos, sin = (x[0].to(hidden_KH.dtype) for x in self.rotary(torch.zeros(1), position[None]))
+        query_position, behind = position[-num_slots:], position[-num_slots:, None] - position
+        for layer, kind in zip(self.layers, self.qwen3.layer_types, strict=True):
+            attention, normed = layer.self_attn, layer.input_layernorm(hidden_KH)
+            heads = (-1, attention.head_dim)
+            queries = attention.q_norm(attention.q_proj(normed).unflatten(-1, heads)).transpose(0, 1)
+            seen = torch.cat([context, normed])
+            keys = attention.k_norm(attention.k_proj(seen).unflatten(-1, heads)).transpose(0, 1)
+            values = attention.v_proj(seen).unflatten(-1, heads).transpose(0, 1)
+            queries = queries * cos[query_position] + rotate_half(queries) * sin[query_position]
+            keys = keys * cos + rotate_half(keys) * sin
+            window = self.qwen3.sliding_window
+            mask = (behind >= 0) & (behind < window) if kind == "sliding_attention" else None
+            mixed = nn.functional.scaled_dot_product_attention(
+                queries[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+            )
+            hidden_KH = hidden_KH + attention.o_proj(mixed[0].transpose(0, 1).flatten(1))
+            hidden_KH = hidden_KH + layer.mlp(layer.post_attention_layernorm(hidden_KH))
+        return self.norm(hidden_KH)
+
+
+@pytest.mark.parity
+@shapes
+def test_training_outputs_equal_those_of_the_published_model_on_the_exported_weights(
+    target, drafter, random_batch, shape
+):
+    model = drafter(**SHAPES[shape])
+    published = ReferenceDrafter(model.config).double()
+    published.load_state_dict(model.state_dict(), strict=True)
+    batch = random_batch([40, 25])
+    anchor_A, valid_A = anchors(batch)
+    layout = lay_out_blocks(batch, anchor_A, valid_A, 5)
+    embeds = target.embed(block_token_ids(batch, layout, 95)).double()
+    context_TF = target.features(batch, (1, 3, 5)).hidden_TF.double()
+    found = model(context_TF, embeds, layout)
+    for block in range(12):
+        start, stop = int(layout.document_start_A[block]), int(anchor_A[block])
+        torch.testing.assert_close(found[block], published(context_TF[start:stop], embeds[block]), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parity
 def test_a_cropped_cache_is_the_shorter_texts_cache(target, drafter, random_batch):
     model, features = drafter(), torch.randn(20, 96, dtype=torch.float64)
@@ -242,7 +306,7 @@ def test_a_published_config_json_is_read():
 def test_variants_that_are_not_computed_here_are_refused_by_name(drafter_config):
     found = drafter_config().to_json()
     found["dflash_config"]["selector_rank"] = 256
-    with pytest.raises(ValueError, match="dflash_config.selector_rank"):
+    with pytest.raises(ValueError, match="selector_rank"):
         DrafterConfig.from_json(found)
     with pytest.raises(ValueError, match="not a DFlash config.json: .*mask_token_id"):
         DrafterConfig.from_json(drafter_config().to_json() | {"dflash_config": {"target_layer_ids": [1]}})
