@@ -7,14 +7,20 @@ is defaults, file, command line. What a person can fix ends in one line and exit
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from pydantic import ValidationError
 
+from training import evaluation
 from training import recipe as recipes
+from training.evaluation import EvaluateOptions
 from training.recipe import Recipe
+
+ASK = "Ask a drafter how it does."
 
 EXIT_CODES = {"finished": 0, "time": 0, "signal": 130}
 """What `train` returns by how a run ended. Time that is up is as planned; a run that was asked to stop is not done."""
@@ -49,10 +55,24 @@ def train_main() -> None:
     sys.exit(_told_in_one_line(_train))
 
 
+def drafter_main() -> None:
+    """Entry point of `drafter`."""
+    sys.exit(
+        _told_in_one_line(lambda: tyro.extras.subcommand_cli_from_dict(QUESTIONS, prog="drafter", description=ASK))
+    )
+
+
+def read_train_options(arguments: list[str]) -> TrainOptions:
+    """Return the options of `train`, the recipe file read and overridden."""
+    named = _value_of("--recipe", arguments)
+    defaults = TrainOptions(data=tyro.MISSING, settings=Recipe() if named is None else recipes.load(named))
+    return tyro.cli(TrainOptions, prog="train", default=defaults, args=arguments)
+
+
 def _train() -> int:
     options = read_train_options(sys.argv[1:])
     from training.job import Job
-    from training.launch import launch
+    from training.launch import RankDied, dry_run, launch
 
     job = Job(
         data=options.data,
@@ -63,14 +83,24 @@ def _train() -> int:
         resume=options.resume,
         trust_remote_code=options.trust_remote_code,
     )
-    return EXIT_CODES[launch(job)]
+    if options.dry_run:
+        print(dry_run(job))
+        return 0
+    try:
+        return EXIT_CODES[launch(job)]
+    except RankDied as death:
+        print(f"error: {death}", file=sys.stderr)
+        return 1
 
 
-def read_train_options(arguments: list[str]) -> TrainOptions:
-    """Return the options of `train`, the recipe file read and overridden."""
-    named = _value_of("--recipe", arguments)
-    defaults = TrainOptions(data=tyro.MISSING, settings=Recipe() if named is None else recipes.load(named))
-    return tyro.cli(TrainOptions, prog="train", default=defaults, args=arguments)
+def _evaluate(options: Annotated[EvaluateOptions, tyro.conf.arg(name="")]) -> int:
+    """Decode held-out prompts with target and drafter: tokens per target forward, by domain."""
+    evaluation.print_report(evaluation.evaluate(options))
+    return 0
+
+
+QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate}
+"""The commands of `drafter`. Their options are light models; what answers them imports torch when it is called."""
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
@@ -82,9 +112,12 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _told_in_one_line(command) -> int:
+def _told_in_one_line(command: Callable[[], int]) -> int:
+    """Run a command; a mistake that a person can mend becomes one line and exit code 2."""
     try:
         return command()
+    except ValidationError as error:
+        print(f"error: {recipes.say_problems(error)}", file=sys.stderr)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    return 2

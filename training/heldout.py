@@ -8,46 +8,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.batches import Batch, RowStore
-from training.distributed import Ranks
+from training.batches import Batch
+from training.distributed import Ranks, gathered
 from training.job import Prepared
 from training.pointer import Walk, pointer_walk, tau, tau_by_domain
 from training.state import State
 from training.step import Objective
 
 
-class Heldout:
-    """The held-out rows that are walked, the same ones every time."""
+def measure_heldout(state: State, objective: Objective, batches: Iterator[Batch], ranks: Ranks) -> dict[str, Any]:
+    """Return tau over all walked rows and by domain. `batches` are this rank's, on its device."""
+    state.drafter.eval()
+    with torch.no_grad(), gathered(state.drafter), objective.arithmetic():
+        walks = pointer_walk(objective.source, state.drafter, batches)
+    state.drafter.train()
+    everyone: list[Walk] = [walk for part in ranks.gather(walks) for walk in part]
+    return {
+        "kind": "heldout",
+        "step": state.step,
+        "tau": tau(everyone),
+        "rows": len(everyone),
+        "rounds": sum(walk.rounds for walk in everyone),
+        "by_domain": tau_by_domain(everyone),
+    }
 
-    def __init__(self, prepared: Prepared, ranks: Ranks, objective: Objective):
-        self._store, self._ranks, self._objective = prepared.heldout, ranks, objective
-        self._parts: list[np.ndarray] = []
-        if self._store is not None:
-            recipe = prepared.job.recipe
-            rows = spread(len(self._store), recipe.heldout.rows)
-            self._parts = pack_in_order(self._store.lengths, rows, recipe.batches.tokens)
 
-    def measure(self, state: State) -> dict[str, Any] | None:
-        """Return tau over all walked rows and by domain; None where nothing is held out."""
-        if self._store is None:
-            return None
-        state.drafter.eval()
-        with torch.no_grad(), self._objective.arithmetic():
-            walks = pointer_walk(self._objective.source, state.drafter, self._batches(self._store))
-        state.drafter.train()
-        everyone: list[Walk] = [walk for part in self._ranks.gather(walks) for walk in part]
-        return {
-            "kind": "heldout",
-            "step": state.step,
-            "tau": tau(everyone),
-            "rows": len(everyone),
-            "rounds": sum(walk.rounds for walk in everyone),
-            "by_domain": tau_by_domain(everyone),
-        }
-
-    def _batches(self, store: RowStore) -> Iterator[Batch]:
-        for part in self._parts[self._ranks.drafter_number :: self._ranks.num_drafters]:
-            yield store.pack(part, bucket=0).to(self._ranks.device)
+def heldout_parts(prepared: Prepared) -> list[np.ndarray]:
+    """Return the held-out rows that are walked, by micro-batch: the same ones every time, none where nothing is held out."""
+    if prepared.heldout is None:
+        return []
+    recipe = prepared.job.recipe
+    rows = spread(len(prepared.heldout), recipe.heldout.rows)
+    return pack_in_order(prepared.heldout.lengths, rows, recipe.batches.tokens)
 
 
 def spread(num_rows: int, most: int) -> np.ndarray:

@@ -22,6 +22,9 @@ from training.target import choose_mask_token, read_target_facts
 RUN_CARD = "run.json"
 """Written when a run begins: the resolved recipe, what went in, and the versions of what runs it."""
 
+DONE = "done.json"
+"""Written last: the run is complete."""
+
 MAY_CHANGE = (
     "checkpoints.",
     "heldout.",
@@ -144,15 +147,13 @@ def check_same_run(prepared: Prepared) -> None:
 
 def write_run_card(prepared: Prepared) -> None:
     """Write run.json."""
-    path = prepared.job.out / RUN_CARD
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".json.tmp")
-    with temporary.open("w") as file:
-        json.dump(prepared.card, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    prepared.job.out.mkdir(parents=True, exist_ok=True)
+    _write_json(prepared.job.out / RUN_CARD, prepared.card)
+
+
+def write_done(run: Path, steps: int, elapsed_s: float) -> None:
+    """Write done.json, last of all: its presence means that the run is complete."""
+    _write_json(run / DONE, {"steps": steps, "elapsed_s": elapsed_s})
 
 
 def locate_target(model: str | None, revision: str | None) -> str:
@@ -177,6 +178,16 @@ def locate_target(model: str | None, revision: str | None) -> str:
         raise ValueError(
             f"target {model!r} is neither a folder here nor to be had from the hub ({reason}); give its folder as --target"
         ) from error
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".json.tmp")
+    with temporary.open("w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
 
 
 def _check_tokenizer(set_card: dict[str, Any], target: str) -> None:

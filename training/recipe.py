@@ -70,6 +70,9 @@ class ComputeSettings(Settings):
     """Of the target and of the drafter's matrix products; masters stay float32. `auto`: bfloat16 on GPUs, float32 on a CPU."""
     attention: Literal["auto", "reference", "structured", "flex"] = "auto"
     """Attention backend; `auto` takes flex attention on GPUs and the structured path on a CPU."""
+    feature_cache_gib: float = Field(default=0.0, ge=0)
+    """Memory of a colocated rank for features of documents seen before, on its own device. For sets small enough to fit; each
+    document is then run by itself. 0 remembers nothing."""
     recompute_layers: bool = False
     """Recompute a layer's activations in the backward pass (activation checkpointing)."""
     compile: bool = False

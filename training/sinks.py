@@ -94,7 +94,11 @@ class TensorBoardSink:
         self._writer.close()
 
 
-SERVICES = {"wandb": WandbSink, "trackio": TrackioSink, "tensorboard": TensorBoardSink}
+SERVICES: dict[str, type[WandbSink | TrackioSink | TensorBoardSink]] = {
+    "wandb": WandbSink,
+    "trackio": TrackioSink,
+    "tensorboard": TensorBoardSink,
+}
 
 
 def open_sinks(settings: LoggingSettings, run: Path, recipe: dict[str, Any], step: int) -> list[Sink]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from training import checkpoint
-from training.distributed import Ranks, shard_like, whole
+from training.distributed import Ranks, shard_like, whole, wrap
 from training.drafter import DFlashDrafter
 from training.drafter_config import DrafterConfig
 from training.job import Prepared
@@ -28,6 +28,8 @@ class State:
     """With the set and the recipe, all that the rest of a run depends on."""
 
     drafter: DFlashDrafter
+    forward: nn.Module
+    """What is called for the drafter's forward pass: itself, or what wraps it."""
     optimizer: torch.optim.AdamW
     ema: dict[str, Tensor] | None
     survival_S: Tensor | None
@@ -46,7 +48,7 @@ class State:
     """Metric sums since the last line of metrics, over all ranks."""
 
 
-def begin(prepared: Prepared, device: torch.device) -> State:
+def begin(prepared: Prepared, ranks: Ranks, dtype: torch.dtype) -> State:
     """Return the state before the first step: fresh weights drawn from the seed, or those of `--init-from`."""
     recipe = prepared.job.recipe
     drafter = DFlashDrafter(prepared.config, recipe.compute.attention, recipe.compute.recompute_layers)
@@ -54,9 +56,14 @@ def begin(prepared: Prepared, device: torch.device) -> State:
         drafter.init_weights(draw(recipe.seed, "weights", 0))
     else:
         drafter.load_state_dict(starting_weights(prepared.job.init_from, prepared.config))
-    drafter.to(device)
+    drafter.to(ranks.device)
+    if recipe.compute.compile:
+        for layer in drafter.layers:
+            layer.compile()
+    forward = wrap(drafter, ranks, recipe.placement, dtype)
     return State(
         drafter=drafter,
+        forward=forward,
         optimizer=build_optimizer(drafter, recipe.optimizer),
         ema=start_ema(drafter) if recipe.optimizer.ema_decay is not None else None,
         survival_S=initial_survival(prepared.config.block_size) if recipe.loss.weighting == "survival" else None,
@@ -90,6 +97,7 @@ def save(state: State, prepared: Prepared, ranks: Ranks) -> None:
         checkpoint.prune(run, settings.keep_last, settings.keep_every)
 
 
+@torch.no_grad()
 def restore(state: State, prepared: Prepared, ranks: Ranks) -> list[str]:
     """Put the newest intact checkpoint of the run into `state`; return what there is to say about it.
 
@@ -106,10 +114,10 @@ def restore(state: State, prepared: Prepared, ranks: Ranks) -> list[str]:
         return []
     kept = checkpoint.load(folder)
     for name, parameter in state.drafter.named_parameters():
-        parameter.data.copy_(shard_like(kept["drafter"][name], parameter.data))
+        parameter.copy_(shard_like(kept["drafter"][name], parameter))
         if name in kept["moments"]:
             state.optimizer.state[parameter] = {
-                key: value.clone() if key == "step" else shard_like(value, parameter.data).clone()
+                key: value.clone() if key == "step" else shard_like(value, parameter.detach()).clone()
                 for key, value in kept["moments"][name].items()
             }
         if state.ema is not None and kept["ema"] is not None:

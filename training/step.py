@@ -36,10 +36,12 @@ class Objective:
     device: torch.device
     dtype: torch.dtype
     """Of matrix products; parameters are float32."""
+    sharded: bool = False
+    """FSDP casts parameters and inputs itself."""
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """Return the context in which the drafter runs: bfloat16 products on float32 masters, or float32 throughout."""
-        if self.dtype == torch.float32:
+        if self.dtype == torch.float32 or self.sharded:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 

@@ -16,20 +16,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
-from training.batches import Batch, Prefetched
+from training.batches import Prefetched
 from training.curves import write_curves
-from training.distributed import Ranks, StopVote, gradients_wait, wrap
+from training.distributed import Ranks, StopVote, gradients_wait
 from training.drafter import noise_width
-from training.features import LocalTarget
+from training.feature_cache import RememberingTarget
+from training.features import FeatureServer, FeatureSource, LocalTarget, RemoteTarget
 from training.guard import Guard
-from training.heldout import Heldout
-from training.job import Prepared, check_same_run, write_run_card
+from training.heldout import measure_heldout
+from training.job import Prepared, check_same_run, write_done, write_run_card
 from training.losses import update_survival
 from training.measurements import Measurements
 from training.metrics import survival_counts
 from training.optimization import learning_rate, update_ema
 from training.progress import Progress, clock
+from training.schedule import Schedule
 from training.sinks import Sink, open_sinks
 from training.state import State, begin, restore, save
 from training.step import Objective, clip_gradients, micro_batch_loss, scale_gradients
@@ -47,18 +50,51 @@ def train(prepared: Prepared, ranks: Ranks) -> Ending:
     job, recipe = prepared.job, prepared.job.recipe
     check_same_run(prepared)
     dtype = compute_dtype(recipe.compute.dtype, ranks.device)
-    source = LocalTarget(Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code))
-    state = begin(prepared, ranks.device)
+    with_final = recipe.loss.soft_kl > 0
+    if not ranks.trains:
+        target = Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code)
+        return serve(prepared, ranks, FeatureServer(ranks, target, prepared.config.target_layer_ids, with_final))
+    source: FeatureSource
+    if ranks.num_targets:
+        source = RemoteTarget(ranks, dtype, with_final)
+    else:
+        source = LocalTarget(Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code))
+        if recipe.compute.feature_cache_gib:
+            source = RememberingTarget(source, int(recipe.compute.feature_cache_gib * 2**30))
+    state = begin(prepared, ranks, dtype)
     notes = restore(state, prepared, ranks)
+    ranks.from_rank(ranks.num_targets, state.step)
     if ranks.leads:
         write_run_card(prepared)
-    run = _Run(prepared, ranks, Objective(recipe, prepared.config, source, ranks.device, dtype), state)
+    sharded = isinstance(state.forward, FSDPModule)
+    run = _Run(prepared, ranks, Objective(recipe, prepared.config, source, ranks.device, dtype, sharded), state)
     for note in notes:
         run.progress.say(note)
     try:
         return run.until_it_ends()
     finally:
         run.close()
+
+
+def serve(prepared: Prepared, ranks: Ranks, server: FeatureServer) -> Ending:
+    """Run the target for the drafter ranks until they end: the same steps, seen from the other side."""
+    schedule, vote = Schedule(prepared, ranks.num_drafters), StopVote(ranks)
+    ending: Ending = "finished"
+    with _stop_signals() as asked:
+        for step in range(ranks.from_rank(ranks.num_targets, None), prepared.total_steps):
+            if vote.stops(bool(asked)):
+                ending = "time"
+                break
+            for index, drafter in schedule.step(step):
+                if server.serves_next(drafter):
+                    server.send(schedule.batch(index).to(ranks.device), drafter)
+            if schedule.measures_heldout(step + 1):
+                for batch, drafter in schedule.heldout():
+                    if server.serves_next(drafter):
+                        server.send(batch.to(ranks.device), drafter)
+    vote.close()
+    server.close()
+    return ending
 
 
 def compute_dtype(wanted: str, device: torch.device) -> torch.dtype:
@@ -74,26 +110,25 @@ class _Run:
     def __init__(self, prepared: Prepared, ranks: Ranks, objective: Objective, state: State):
         self.prepared, self.ranks, self.objective, self.state = prepared, ranks, objective, state
         self.recipe = objective.recipe
-        self.forward = wrap(state.drafter, ranks, self.recipe.placement)
+        self.schedule = Schedule(prepared, ranks.num_drafters)
         self.measurements = Measurements(
             prepared.store.domains, len(prepared.order.bucket_rows), prepared.config.block_size, ranks.device
         )
         if state.open_sums is not None:
             self.measurements.sums_GC += state.open_sums.to(ranks.device)
         self.guard = Guard(self.recipe.guard, prepared)
-        self.heldout = Heldout(prepared, ranks, objective)
         self.sinks: list[Sink] = []
         if ranks.leads:
             self.sinks = open_sinks(self.recipe.logging, prepared.job.out, prepared.card["recipe"], state.step)
         self.progress = Progress(prepared.total_steps, state.step, ranks.leads)
-        self._window_began, self._window_wait = time.perf_counter(), 0.0
-        self._session_began = time.monotonic()
+        self._window_began, self._window_waits = time.perf_counter(), torch.zeros(2, dtype=torch.float64)
+        self._began_at, self._session_began = state.step, time.monotonic()
         self._session_elapsed_before = state.elapsed_s
 
     def until_it_ends(self) -> Ending:
         """Step until the run is done, out of time, or asked to stop; a checkpoint is written in any case."""
         vote, total = StopVote(self.ranks), self.prepared.total_steps
-        batches = Prefetched(self._batch, self._indices(), self.recipe.batches.prefetch)
+        batches = Prefetched(self.schedule.batch, self._indices(), self.recipe.batches.prefetch)
         ending: Ending = "finished"
         try:
             with _stop_signals() as asked:
@@ -105,6 +140,7 @@ class _Run:
                     self._after_step(batches)
         finally:
             batches.close()
+        vote.close()
         self._last_words(ending)
         return ending
 
@@ -116,21 +152,19 @@ class _Run:
 
     def _step(self, batches: Prefetched) -> None:
         state, recipe, total = self.state, self.recipe, self.prepared.total_steps
-        places = self._places(state.step)
+        mine = self.schedule.mine(state.step, self.ranks.drafter_number)
         noise = noise_width(recipe.drafter, state.step, total)
         sums = torch.zeros(recipe.batches.per_step, 2, dtype=torch.float64, device=self.ranks.device)
         step_C: Tensor | None = None
-        mine = islice(batches, len(places))
-        on_device = (batch.to(self.ranks.device) for batch in mine)
+        on_device = (batch.to(self.ranks.device) for batch in islice(batches, len(mine)))
         stream = self.objective.source.stream(on_device, self.prepared.config.target_layer_ids)
         for turn, (batch, features) in enumerate(stream):
-            index = state.step * recipe.batches.per_step + places[turn]
-            with gradients_wait(self.forward, turn < len(places) - 1):
+            with gradients_wait(state.forward, turn < len(mine) - 1):
                 output, document_A = micro_batch_loss(
-                    self.objective, self.forward, batch, features, index, noise, state.survival_S
+                    self.objective, state.forward, batch, features, mine[turn], noise, state.survival_S
                 )
                 output.loss_sum.backward()
-            sums[places[turn]] = torch.stack([output.loss_sum.detach(), output.weight_sum])
+            sums[mine[turn] % recipe.batches.per_step] = torch.stack([output.loss_sum.detach(), output.weight_sum])
             total_C = self.measurements.add(output, document_A, batch)
             step_C = total_C if step_C is None else step_C + total_C
         assert step_C is not None
@@ -166,7 +200,7 @@ class _Run:
         self.progress.step(state.step)
         if state.step % recipe.logging.every == 0 or last:
             self._log(batches)
-        if state.step % recipe.heldout.every == 0 or last:
+        if self.schedule.measures_heldout(state.step):
             self._measure_heldout()
         if state.step % recipe.checkpoints.every == 0 and not last:
             self._save()
@@ -181,7 +215,8 @@ class _Run:
         state, now = self.state, time.perf_counter()
         sums_GC, tokens = self.measurements.summed(self.ranks)
         took_s = now - self._window_began
-        waited_s = float(self.ranks.sum(torch.tensor([batches.wait_s - self._window_wait]))) / self.ranks.num_drafters
+        waits = torch.tensor([batches.wait_s, self.objective.source.wait_s], dtype=torch.float64)
+        data_s, features_s = (self.ranks.sum(waits - self._window_waits) / self.ranks.num_drafters).tolist()
         record = {
             "kind": "train",
             "step": state.step,
@@ -192,23 +227,26 @@ class _Run:
             "noise": noise_width(self.recipe.drafter, state.step - 1, self.prepared.total_steps),
             "skips": state.skips,
             "tokens_per_s": float(tokens) / took_s,
-            "wait_frac": waited_s / took_s,
+            "wait_frac": data_s / took_s,
+            "feature_wait_frac": features_s / took_s,
             "queue_depth": batches.depth,
             "elapsed_s": self._elapsed_s(),
         }
         self._write(record)
         self.progress.figures(record)
         self.measurements.start_over()
-        self._window_began, self._window_wait = now, batches.wait_s
+        self._window_began, self._window_waits = now, waits
 
     def _measure_heldout(self) -> None:
-        if (record := self.heldout.measure(self.state)) is not None:
-            self._write(record)
-            self.progress.say(
-                f"step {self.state.step}: held-out tau {record['tau']:.2f}  ("
-                + "  ".join(f"{domain} {value:.2f}" for domain, value in record["by_domain"].items())
-                + ")"
-            )
+        mine = (
+            batch.to(self.ranks.device)
+            for batch, drafter in self.schedule.heldout()
+            if drafter == self.ranks.drafter_number
+        )
+        record = measure_heldout(self.state, self.objective, mine, self.ranks)
+        self._write(record)
+        domains = "  ".join(f"{domain} {value:.2f}" for domain, value in record["by_domain"].items())
+        self.progress.say(f"step {self.state.step}: held-out tau {record['tau']:.2f}  ({domains})")
         self._window_began = time.perf_counter()
 
     def _save(self) -> None:
@@ -219,9 +257,15 @@ class _Run:
             write_curves(self.prepared.job.out)
 
     def _last_words(self, ending: Ending) -> None:
-        self._save()
         place = self.prepared.job.out / f"step_{self.state.step}"
+        if self.state.step > self._began_at:
+            self._save()
+        elif ending == "finished":
+            self.progress.say(f"finished before: {place}")
+            return
         if ending == "finished":
+            if self.ranks.leads:
+                write_done(self.prepared.job.out, self.state.step, self.state.elapsed_s)
             self.progress.say(f"{self.state.step} steps in {clock(self.state.elapsed_s)}: {place}")
             return
         why = "asked to stop" if ending == "signal" else f"{self.recipe.max_minutes:g} minutes are over"
@@ -232,15 +276,7 @@ class _Run:
     def _indices(self) -> Iterator[int]:
         """Yield the micro-batches of this rank, by place in the run."""
         for step in range(self.state.step, self.prepared.total_steps):
-            yield from (step * self.recipe.batches.per_step + place for place in self._places(step))
-
-    def _places(self, step: int) -> list[int]:
-        """Return which of a step's micro-batches this rank trains. They rotate, so no rank gets one bucket's all the time."""
-        drafters = self.ranks.num_drafters
-        return [k for k in range(self.recipe.batches.per_step) if (k + step) % drafters == self.ranks.drafter_number]
-
-    def _batch(self, index: int) -> Batch:
-        return self.prepared.store.pack(*self.prepared.order.batch(index))
+            yield from self.schedule.mine(step, self.ranks.drafter_number)
 
     def _write(self, record: dict[str, Any]) -> None:
         for sink in self.sinks:
