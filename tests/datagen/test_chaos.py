@@ -108,17 +108,20 @@ def test_ranks_share_a_folder_and_each_may_die(tmp_path: Path) -> None:
 
 def test_a_second_run_on_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     make_plan(tmp_path, 40)
-    first, second, third = Forker(), Forker(), Forker()
+    first, second = Forker(), Forker()
     try:
-        first.start(tmp_path)
+        first.start(tmp_path, delay_s=60)
         wait_for_lock(tmp_path)
         second.start(tmp_path)
         assert second.end() == 2
-        third.start(tmp_path, rank=1, world=2)
-        assert third.end() == 2, "a run that divides the folder differently is refused too"
-        assert first.end() == 0
+        second.start(tmp_path, rank=1, world=2)
+        assert second.end() == 2, "a run that divides the folder differently is refused too"
+        os.killpg(first.pid, signal.SIGKILL)
+        assert first.end() == -signal.SIGKILL
+        second.start(tmp_path, delay_s=0)
+        assert second.end() == 0, "a dead run's lock is nobody's"
     finally:
-        for forker in (first, second, third):
+        for forker in (first, second):
             forker.close()
     assert verify(VerifyCommand(folder=tmp_path)).is_sound
 
