@@ -1,12 +1,18 @@
 """Decontamination finds evaluation items wherever they are, and only those."""
 
 import gzip
+import itertools
 import json
+import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from curation import decontaminate
+from curation.alignment import align_window
 from curation.decontaminate import DecontaminateSettings
 from curation.evaluation_sets import EvaluationItem, items_of, load_items
 from curation.funnel import Drop, Funnel
@@ -25,10 +31,10 @@ DEFAULTS = DecontaminateSettings()
 
 
 def remove(
-    texts: list[str], items: list[EvaluationItem] = ITEMS, settings: DecontaminateSettings = DEFAULTS
+    texts: list[str], items: list[EvaluationItem] = ITEMS, chosen: DecontaminateSettings = DEFAULTS
 ) -> list[Drop]:
     positions = np.arange(len(texts))
-    outcome = decontaminate.remove(None, positions, lambda rows: (texts[row] for row in rows.tolist()), items, settings)
+    outcome = decontaminate.remove(None, positions, lambda rows: (texts[row] for row in rows.tolist()), items, chosen)
     Funnel(len(texts)).add("decontaminate", positions, outcome)
     return outcome.dropped
 
@@ -142,3 +148,81 @@ def test_a_file_that_is_no_evaluation_set_says_so(tmp_path, content, problem):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="no evaluation set 'gsm9k': give a file, or one of gsm8k, math_500"):
         load_items(["gsm9k"])
+
+
+def planted(num_items: int, edited_frac: float) -> tuple[list[EvaluationItem], list[str]]:
+    """Items of 15 to 60 words from a Zipf-like vocabulary, and chats that hold them with some words edited."""
+    rng = random.Random(5)
+    vocabulary = [f"word{n}" for n in range(2000)]
+    weights = [1 / (rank + 5) for rank in range(2000)]
+    items, chats = [], []
+    for number in range(num_items):
+        words = rng.choices(vocabulary, weights, k=rng.randint(15, 60))
+        items.append(EvaluationItem("set", str(number), " ".join(words)))
+        edited = [rng.choice(vocabulary) if rng.random() < edited_frac else word for word in words]
+        before, after = (" ".join(rng.choices(vocabulary, weights, k=300)) for _ in range(2))
+        chats.append(f"{before}\n{' '.join(edited)}\n{after}")
+    return items, chats
+
+
+@pytest.mark.parametrize("edited_frac, least", [(0.0, 1.0), (0.05, 0.99), (0.1, 0.85)])
+def test_planted_items_are_found(edited_frac, least):
+    items, chats = planted(200, edited_frac)
+    found = {drop.row for drop in remove(chats, items) if drop.collided_with == f"set:{drop.row}"}
+    assert len(found) >= least * len(items)
+
+
+def test_chats_without_items_are_left_alone():
+    items, _ = planted(200, 0.0)
+    rng = random.Random(6)
+    vocabulary, weights = [f"word{n}" for n in range(2000)], [1 / (rank + 5) for rank in range(2000)]
+    chats = [" ".join(rng.choices(vocabulary, weights, k=600)) for _ in range(200)]
+    assert remove(chats, items) == []
+
+
+def test_a_shared_run_of_ten_words_is_no_contamination():
+    shared = "how many more does she have left than at first"
+    item = (
+        f"Natalia sold clips to 48 friends in April and half as many in May, so {shared} when June comes around again?"
+    )
+    row = f"Weng had twelve apples, gave five of them to a neighbour and bought two bags of seven: {shared}, if none is eaten?"
+    assert remove([row], [EvaluationItem("gsm8k", "0", item)]) == []
+
+
+def test_word_problems_of_one_mould_differ_by_their_rare_words():
+    questions = [f"Write a function to find the {what} of the given number" for what in ("parity", "factorial", "root")]
+    items = [EvaluationItem("mbpp", str(at), f"{question}, please.") for at, question in enumerate(questions)]
+    assert remove(["Write a function to find the logarithm of the given number, please."], items) == []
+
+
+def test_the_nearest_item_is_named():
+    twin = EvaluationItem("twin", "0", ROBE.replace("blue fiber", "red cotton"))
+    assert [drop.collided_with for drop in remove([ROBE], [twin, *ITEMS])] == ["set:1"]
+
+
+@given(
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=8),
+    st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12),
+)
+@settings(deadline=None, max_examples=60)
+def test_alignment_is_the_longest_common_subsequence(item, window):
+    best = max(
+        size
+        for size in range(len(item) + 1)
+        for part in itertools.combinations(item, size)
+        if is_subsequence(part, window)
+    )
+    found = align_window(item, np.ones(len(item)), window, 1 / len(item))
+    assert (round(found.fraction * len(item)) if found else 0) == best
+    if found:
+        assert is_subsequence((window[found.first], window[found.last])[:best], item)
+
+
+def is_subsequence(part, whole) -> bool:
+    rest = iter(whole)
+    return all(word in rest for word in part)
+
+
+def test_ngrams_longer_than_a_long_item_are_refused():
+    with pytest.raises(ValidationError, match="`ngram_words` .13. is more than `short_words` .12."):
+        DecontaminateSettings(ngram_words=13)
