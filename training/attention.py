@@ -43,15 +43,26 @@ def block_attention(
     """Return the attention output [A, K, Q, D], scores scaled by 1/sqrt(D).
 
     `context` holds [T, G, D], `own` [A, K, G, D]. `window` is a sliding layer's width in tokens, None for full attention.
-    `auto` is flex on CUDA and structured elsewhere. Padding blocks see themselves only.
+    `auto` is structured on a CPU; on CUDA it is flex for many blocks and the dense reference for the one block of decoding,
+    whose shape changes every round. Padding blocks see themselves only.
+
+    Raises:
+        ValueError: the backend does not run there.
     """
+    on_gpu = queries_AKQD.is_cuda
     if backend == "auto":
-        backend = "flex" if queries_AKQD.is_cuda else "structured"
+        backend = "structured" if not on_gpu else "flex" if layout.num_blocks > 1 else "reference"
+    tensors = (queries_AKQD, context.keys, context.values, own.keys, own.values)
     if backend == "reference":
         return _reference(queries_AKQD, context, own, layout, window)
-    tensors = (queries_AKQD, context.keys, context.values, own.keys, own.values)
     if backend == "structured":
+        if on_gpu:
+            raise ValueError("attention backend 'structured' runs on a CPU; on a GPU use 'flex', or leave it at 'auto'")
         return structured_attention(*tensors, layout, window)
+    if not on_gpu and torch.is_grad_enabled() and queries_AKQD.requires_grad:
+        raise ValueError(
+            "attention backend 'flex' trains on a GPU only; on a CPU use 'structured', or leave it at 'auto'"
+        )
     return flex_block_attention(*tensors, layout, window)
 
 

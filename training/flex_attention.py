@@ -1,7 +1,8 @@
 """Block attention on a GPU: the mask compiled into one kernel that skips what it removes (torch flex attention).
 
 Context and blocks are laid end to end as keys, [T context tokens, A x K slots]; queries are the slots. Shapes depend on the
-packed length and the anchor budget only, so one compilation serves a whole run.
+packed length and the anchor budget only, so one compilation serves the training steps and one more, with sizes as variables,
+everything else. The mask's table of blocks is compiled too: built eagerly it would pass through a dense [slots, keys] tensor.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def flex_block_attention(
     keys = torch.cat([context_keys_TGD, own_keys_AKGD.flatten(0, 1)])
     values = torch.cat([context_values_TGD, own_values_AKGD.flatten(0, 1)])
     queries = queries_AKQD.flatten(0, 1)
-    attend = _compiled() if queries.is_cuda else flex_attention
+    attend = _compiled(flex_attention) if queries.is_cuda else flex_attention
     out = attend(
         queries.transpose(0, 1)[None],
         keys.transpose(0, 1)[None],
@@ -45,7 +46,8 @@ def flex_block_attention(
 def plan_mask(layout: BlockLayout, window: int | None) -> BlockMask:
     """Return the mask of all slots over context and slots, shared by the layers of one window."""
     num_slots = layout.num_blocks * layout.block_size
-    return create_block_mask(
+    make = _compiled(create_block_mask) if layout.anchor_A.is_cuda else create_block_mask
+    return make(
         _visible(layout, window), None, None, num_slots, layout.num_tokens + num_slots, device=layout.anchor_A.device
     )
 
@@ -70,6 +72,6 @@ def _visible(layout: BlockLayout, window: int | None) -> Callable[[Tensor, Tenso
     return mask
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+@lru_cache(maxsize=2)
+def _compiled(function: Any) -> Any:
+    return torch.compile(function)

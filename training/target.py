@@ -84,6 +84,8 @@ class TargetCache:
         self.length = 0
         self.recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.states.layers)
         self.sliding = any(self.states.is_sliding)
+        if self.recurrent and self.sliding:
+            raise ValueError("this target mixes recurrent and sliding-window layers, whose cache cannot be rolled back")
         self.saved: list[dict[str, Any]] = []
         """States of the recurrent layers before the last `extend`: they cannot be cropped, only restored and run again."""
         self.last_ids: Tensor | None = None
@@ -130,8 +132,11 @@ class Target:
         return nn.functional.embedding(ids, self.embed_VH)
 
     def logits(self, final_NH: Tensor) -> Tensor:
-        """Return [N, V] of final-normed hidden states."""
-        return nn.functional.linear(final_NH.to(self.head_VH.dtype), self.head_VH)
+        """Return [..., V] of final-normed hidden states [..., H].
+
+        A slice is copied first: as it is, a CPU would multiply it row by row, a hundred times slower.
+        """
+        return nn.functional.linear(final_NH.to(self.head_VH.dtype).contiguous(), self.head_VH)
 
     @torch.no_grad()
     def features(self, batch: Batch, layer_ids: tuple[int, ...]) -> Features:

@@ -139,3 +139,9 @@ def test_keys_and_values_that_a_block_may_not_see_change_nothing_to_the_bit(batc
     for own in changed[3:]:
         own[others] -= 50
     assert torch.equal(attend(changed, layout, window, backend)[block], before[block])
+
+
+def test_a_backend_on_the_wrong_device_says_which_one_to_use(batch):
+    layout = layout_of(batch)
+    with pytest.raises(ValueError, match="on a CPU use 'structured'"):
+        attend(random_inputs(layout, torch.float32), layout, None, "flex")
