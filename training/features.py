@@ -37,7 +37,7 @@ class FeatureSource(Protocol):
         """Return embeddings [..., H] of token ids [...]."""
 
     def logits(self, final_NH: Tensor) -> Tensor:
-        """Return [N, V] of final-normed hidden states."""
+        """Return [..., V] of final-normed hidden states [..., H]."""
 
     def features(self, batch: Batch, layer_ids: tuple[int, ...]) -> Features:
         """Return the features of a micro-batch."""
@@ -83,8 +83,8 @@ class RemoteTarget:
         return nn.functional.embedding(ids, self._embed_VH)
 
     def logits(self, final_NH: Tensor) -> Tensor:
-        """Return [N, V] of final-normed hidden states."""
-        return nn.functional.linear(final_NH.to(self._dtype), self.head_VH)
+        """Return [..., V] of final-normed hidden states [..., H]."""
+        return nn.functional.linear(final_NH.to(self._dtype).contiguous(), self.head_VH)
 
     def features(self, batch: Batch, layer_ids: tuple[int, ...]) -> Features:
         """Return the features of a micro-batch."""
