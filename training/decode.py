@@ -1,7 +1,7 @@
 """Decoding with a drafter: rounds of draft and verify, whose output is the target's own.
 
 A round starts from a text whose last token (the bonus token of the round before) the target has not seen yet. The drafter
-fills a block anchored at that token; the target reads the token and the proposals in one forward pass; the longest prefix
+proposes what follows; the target reads the token and the proposals in one forward pass; the longest prefix
 that it agrees with is kept, and its own next token is the new bonus token. A round that accepts n proposals emits n + 1
 tokens, so tau, tokens per target forward, is 1 + mean(n).
 
@@ -10,7 +10,7 @@ arXiv 2211.17192): a proposal drawn from the drafter's q is kept with probabilit
 a draw from max(p - q, 0). Trees draw the target's token at each node and walk on while the tree holds it. Both leave the
 target's distribution as it is. Caches of target and drafter hold accepted tokens only: what was rejected is rolled back.
 
-Letters: N new tokens, K slots of a block, S = K - 1 proposals, V vocabulary, C candidates per slot, H width, F features x H.
+Letters: N new tokens, S proposals, V vocabulary, C candidates per slot, F features x width.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from training.drafter import ContextCache, DFlashDrafter
+from training.proposers import Proposer
 from training.target import Target, TargetCache
 from training.tree import DraftTree, build_tree
 
@@ -44,6 +44,8 @@ class Round:
 
     accepted: int
     """Proposals that became part of the text."""
+    proposed: int
+    """Tokens that the target read beside the anchor: the chain's, or the nodes of the tree."""
     cut: bool
     """Whether the text ended inside this round, so that later proposals were never judged."""
 
@@ -69,72 +71,58 @@ def decode_plain(target: Target, prompt_ids: list[int], limits: Limits, generato
     step = target.extend(cache, _tensor(prompt_ids, target), ())
     decoded = Decoded([])
     while text.add(decoded.token_ids, [_choose(step.logits_NV[-1].float(), limits.temperature, generator)]):
-        started = time.perf_counter()
+        started = _now(target)
         step = target.extend(cache, _tensor(decoded.token_ids[-1:], target), ())
-        decoded.target_s += time.perf_counter() - started
-        decoded.rounds.append(Round(0, False))
+        decoded.target_s += _now(target) - started
+        decoded.rounds.append(Round(0, 0, False))
     return decoded
 
 
 def decode_drafted(
     target: Target,
-    drafter: DFlashDrafter,
+    proposer: Proposer,
     prompt_ids: list[int],
     limits: Limits,
     generator: torch.Generator,
     tree_nodes: int | None = None,
 ) -> Decoded:
-    """Return what the target says with a drafter's help.
+    """Return what the target says with a proposer's help.
 
     `tree_nodes` verifies a best-first tree of that many nodes a round; None verifies a chain.
 
     Raises:
-        ValueError: the target's cache cannot be rolled back, or cannot hold a tree.
+        ValueError: the target's cache cannot hold a tree.
     """
-    layer_ids = drafter.config.target_layer_ids
-    cache, context = target.open_cache(), drafter.empty_cache()
+    cache = target.open_cache()
+    proposer.begin()
     text = _Text(limits)
-    step = target.extend(cache, _tensor(prompt_ids, target), layer_ids)
-    features_NF = step.features_NF
+    step = target.extend(cache, _tensor(prompt_ids, target), proposer.layer_ids)
+    read_ids, features_NF = prompt_ids, step.features_NF
     decoded = Decoded([])
     going_on = text.add(decoded.token_ids, [_choose(step.logits_NV[-1].float(), limits.temperature, generator)])
     while going_on:
-        started = time.perf_counter()
-        drafter.extend(context, features_NF.to(drafter.fc.weight.dtype))
-        logits_SV = draft_logits(target, drafter, context, decoded.token_ids[-1])
-        drafted = time.perf_counter()
-        if tree_nodes is None:
-            verdict = _verify_chain(
-                target, cache, decoded.token_ids[-1], logits_SV, layer_ids, limits.temperature, generator
-            )
-        else:
-            tree = _candidates(logits_SV, tree_nodes, limits.temperature)
-            verdict = _verify_tree(target, cache, decoded.token_ids[-1], tree, layer_ids, limits.temperature, generator)
+        anchor_id, started = decoded.token_ids[-1], _now(target)
+        proposer.read(read_ids, features_NF)
+        logits_SV = proposer.propose(anchor_id)
+        drafted = _now(target)
+        verifier = _Verifier(target, cache, anchor_id, proposer.layer_ids, limits.temperature, generator)
+        verdict = verifier.chain(logits_SV) if tree_nodes is None else verifier.tree(logits_SV, tree_nodes)
         decoded.drafter_s += drafted - started
-        decoded.target_s += time.perf_counter() - drafted
-        features_NF = verdict.features_NF
+        decoded.target_s += _now(target) - drafted
+        read_ids, features_NF = [anchor_id, *verdict.token_ids[:-1]], verdict.features_NF
         before = len(decoded.token_ids)
         going_on = text.add(decoded.token_ids, verdict.token_ids)
         added = len(decoded.token_ids) - before
         cut = added < len(verdict.token_ids)
-        decoded.rounds.append(Round(added if cut else added - 1, cut))
+        decoded.rounds.append(Round(added if cut else added - 1, verdict.proposed, cut))
     return decoded
-
-
-def draft_logits(target: Target, drafter: DFlashDrafter, context: ContextCache, anchor_id: int) -> Tensor:
-    """Return float32 logits [S, V] of the block anchored at the token after the context."""
-    config = drafter.config
-    ids_K = torch.full((config.block_size,), config.mask_token_id, device=target.device)
-    ids_K[0] = anchor_id
-    with torch.no_grad():
-        hidden_KH = drafter.draft(context, target.embed(ids_K))
-    return target.logits(hidden_KH[1:]).float()
 
 
 @dataclass(frozen=True)
 class _Verdict:
     token_ids: list[int]
     """Accepted proposals, then the target's own next token."""
+    proposed: int
     features_NF: Tensor
     """Features of the anchor and the accepted proposals, which the target has now read."""
 
@@ -154,21 +142,48 @@ class _Text:
         return True
 
 
-def _verify_chain(
-    target: Target,
-    cache: TargetCache,
-    anchor_id: int,
-    logits_SV: Tensor,
-    layer_ids: tuple[int, ...],
-    temperature: float,
-    generator: torch.Generator,
-) -> _Verdict:
-    held = cache.length
-    proposed_S = _choose_each(logits_SV, temperature, generator)
-    step = target.extend(cache, torch.cat([proposed_S.new_tensor([anchor_id]), proposed_S]), layer_ids)
-    accepted, bonus = _agree(step.logits_NV.float(), logits_SV, proposed_S, temperature, generator)
-    target.rollback(cache, held + 1 + accepted)
-    return _Verdict([*proposed_S[:accepted].tolist(), bonus], step.features_NF[: accepted + 1])
+@dataclass(frozen=True)
+class _Verifier:
+    """One round's forward pass of the target over the anchor and what is proposed after it."""
+
+    target: Target
+    cache: TargetCache
+    anchor_id: int
+    layer_ids: tuple[int, ...]
+    temperature: float
+    generator: torch.Generator
+
+    def chain(self, logits_SV: Tensor) -> _Verdict:
+        """Verify one proposal per slot; the cache keeps the anchor and what is accepted."""
+        held = self.cache.length
+        proposed_S = _choose_each(logits_SV, self.temperature, self.generator)
+        ids_N = torch.cat([proposed_S.new_tensor([self.anchor_id]), proposed_S])
+        step = self.target.extend(self.cache, ids_N, self.layer_ids)
+        accepted, bonus = _agree(step.logits_NV.float(), logits_SV, proposed_S, self.temperature, self.generator)
+        self.target.rollback(self.cache, held + 1 + accepted)
+        tokens = [*proposed_S[:accepted].tolist(), bonus]
+        return _Verdict(tokens, len(proposed_S), step.features_NF[: accepted + 1])
+
+    def tree(self, logits_SV: Tensor, num_nodes: int) -> _Verdict:
+        """Verify the best-first tree; the cache keeps the anchor and the path that is accepted."""
+        tree, ids_N = _grow(logits_SV, num_nodes, self.temperature)
+        depth_N, sees_NN = _with_root(tree, ids_N.device)
+        read_N = torch.cat([ids_N.new_tensor([self.anchor_id]), ids_N])
+        step = self.target.extend(self.cache, read_N, self.layer_ids, depth_N, sees_NN)
+        children = {
+            (parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, ids_N.tolist(), strict=True))
+        }
+        node, path, tokens = -1, [0], []
+        while True:
+            tokens.append(_choose(step.logits_NV[node + 1].float(), self.temperature, self.generator))
+            following = children.get((node, tokens[-1]))
+            if following is None:
+                break
+            node = following
+            path.append(node + 1)
+        places = torch.tensor(path, device=ids_N.device)
+        self.target.keep(self.cache, places)
+        return _Verdict(tokens, len(ids_N), step.features_NF[places])
 
 
 def _agree(
@@ -181,55 +196,21 @@ def _agree(
         return accepted, int(likeliest_N[accepted])
     p_NV, q_SV = (target_NV / temperature).softmax(-1), (drafter_SV / temperature).softmax(-1)
     for slot, token in enumerate(proposed_S.tolist()):
-        if float(torch.rand((), generator=generator)) >= float(p_NV[slot, token] / q_SV[slot, token]):
+        if float(torch.rand((), generator=generator, device=generator.device)) >= float(
+            p_NV[slot, token] / q_SV[slot, token]
+        ):
             left_V = (p_NV[slot] - q_SV[slot]).clamp(min=0)
             return slot, _draw(left_V / left_V.sum(), generator)
     return len(proposed_S), _draw(p_NV[-1], generator)
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    tree: DraftTree
-    ids_N: Tensor
-    """Token of every node."""
-
-
-def _candidates(logits_SV: Tensor, num_nodes: int, temperature: float) -> _Candidates:
+def _grow(logits_SV: Tensor, num_nodes: int, temperature: float) -> tuple[DraftTree, Tensor]:
+    """Return the best-first tree, and the token of every node."""
     logprobs_SV = (logits_SV / (temperature or 1.0)).log_softmax(-1)
     top = logprobs_SV.topk(min(num_nodes, logprobs_SV.shape[1]), dim=-1)
     tree = build_tree(top.values, num_nodes)
     ids = [int(top.indices[depth - 1, rank]) for depth, rank in zip(tree.depths, tree.ranks, strict=True)]
-    return _Candidates(tree, torch.tensor(ids, device=logits_SV.device))
-
-
-def _verify_tree(
-    target: Target,
-    cache: TargetCache,
-    anchor_id: int,
-    candidates: _Candidates,
-    layer_ids: tuple[int, ...],
-    temperature: float,
-    generator: torch.Generator,
-) -> _Verdict:
-    tree = candidates.tree
-    depth_N, sees_NN = _with_root(tree, candidates.ids_N.device)
-    ids_N = torch.cat([candidates.ids_N.new_tensor([anchor_id]), candidates.ids_N])
-    step = target.extend(cache, ids_N, layer_ids, depth_N, sees_NN)
-    children = {
-        (parent, int(token)): node
-        for node, (parent, token) in enumerate(zip(tree.parents, candidates.ids_N.tolist(), strict=True))
-    }
-    node, path, tokens = -1, [0], []
-    while True:
-        tokens.append(_choose(step.logits_NV[node + 1].float(), temperature, generator))
-        following = children.get((node, tokens[-1]))
-        if following is None:
-            break
-        node = following
-        path.append(node + 1)
-    places = torch.tensor(path, device=ids_N.device)
-    target.keep(cache, places)
-    return _Verdict(tokens, step.features_NF[places])
+    return tree, torch.tensor(ids, device=logits_SV.device)
 
 
 def _with_root(tree: DraftTree, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -248,7 +229,7 @@ def _choose(logits_V: Tensor, temperature: float, generator: torch.Generator) ->
 
 
 def _choose_each(logits_SV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    if temperature == 0:
+    if temperature == 0 or len(logits_SV) == 0:
         return logits_SV.argmax(dim=-1)
     probabilities = (logits_SV / temperature).softmax(-1)
     return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
@@ -256,6 +237,13 @@ def _choose_each(logits_SV: Tensor, temperature: float, generator: torch.Generat
 
 def _draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
     return int(torch.multinomial(probabilities_V, 1, generator=generator))
+
+
+def _now(target: Target) -> float:
+    """Return the clock in seconds once the device has done what it was asked."""
+    if target.device.type == "cuda":
+        torch.cuda.synchronize(target.device)
+    return time.perf_counter()
 
 
 def _tensor(token_ids: list[int], target: Target) -> Tensor:

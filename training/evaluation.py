@@ -1,202 +1,246 @@
-"""The `drafter evaluate` command: what to decode, the journal that makes prompts resumable, and the table it ends with.
+"""The `drafter evaluate` command: decode prompts with a target and a drafter, and say what each forward pass earned.
 
 Light to import; torch and the models are loaded when the command runs.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field
+
+from training.asking import Asked, AskingOptions, prepare, say_conditions
 
 if TYPE_CHECKING:
+    from training.drafter import DFlashDrafter
     from training.evaluate import Measured
+    from training.prompts import Prompt
+    from training.proposers import Proposer
 
-UNTRAINED = "untrained"
-"""Name of the baseline: the trained drafter's shape with fresh weights."""
+TRAINED, UNTRAINED, LOOKUP = "trained", "untrained", "prompt-lookup"
+"""Names of the drafter, of its shape with fresh weights, and of n-grams of the text itself."""
+
+LARGEST_TIE = 1e-3
+"""Logits closer than this are a tie in float32: which is larger depends on the order of additions, hence on batch shapes."""
 
 
-class EvaluateOptions(BaseModel):
-    """Decode held-out prompts with target and drafter: tokens per target forward, by domain."""
+class EvaluateOptions(AskingOptions):
+    """Decode prompts with target and drafter: tokens per target forward, by domain."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    run: Path
-    """A training run, or one of its step_N."""
-    data: Path
-    """The set whose held-out prompts are decoded."""
-    target: str | None = None
-    """Folder or hub id of the target; None takes the one that the set names."""
+    run: Path | None = None
+    """A training run, one of its step_N, or a drafter's folder in z-lab's or speculators' layout."""
     modes: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ("chain",)
     """How proposals are verified: `chain`, or `tree:k` for a best-first tree of k nodes."""
-    max_prompts_per_domain: int = Field(default=4, ge=1)
-    """Most prompts of a domain, drawn by seed."""
-    max_new_tokens: int = Field(default=96, ge=1)
-    """Longest completion in tokens."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 decodes greedily, and the texts must be the same."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of target and drafter. Only float32 makes equal texts a fair demand."""
-    seed: int = 0
-    """Seeds the choice of prompts, sampling, and the untrained drafter."""
-    out: Path | None = None
-    """The report; None writes evaluation.json into the run."""
-    trust_remote_code: bool = False
-    """Run code that the target's repository carries."""
+    baselines: tuple[Literal["untrained", "prompt-lookup"], ...] = (UNTRAINED,)
+    """What is measured beside the drafter."""
+    server: str | None = None
+    """Measure what is served at this URL (vLLM or SGLang with a drafter) instead of decoding here."""
 
 
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
-    """Measure, write the report, and return it.
+    """Measure, write the report and its page, and return the report.
 
     Raises:
-        ValueError: the run, the set or the target is not there, or they do not fit.
+        ValueError: the run, the set, the prompts or the target is not there, or they do not fit.
     """
-    import torch
     from tqdm import tqdm
-    from transformers import GenerationConfig
 
-    from curation.arrow_sets import read_set_card
-    from training.checkpoint import load_drafter
-    from training.decode import Limits
-    from training.drafter import DFlashDrafter
-    from training.evaluate import heldout_prompts, measure
-    from training.job import locate_target
-    from training.target import Target
+    from training.drafter_files import weights_sha256
+    from training.evaluate import Measured, tree_nodes
+    from training.evaluation_page import render
+    from training.prompt_journal import PromptJournal, write_json, write_text
 
     for mode in options.modes:
-        _check_mode(mode)
-    named = read_set_card(options.data).get("target") or {}
-    folder = locate_target(options.target or named.get("model"), None if options.target else named.get("revision"))
-    prompts = heldout_prompts(options.data, options.max_prompts_per_domain, options.seed)
-    dtype = getattr(torch, options.dtype)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trained = load_drafter(options.run).to(device, dtype).eval()
-    target = Target.load(folder, dtype, device, options.trust_remote_code)
-    untrained = DFlashDrafter(trained.config)
-    untrained.init_weights(torch.Generator().manual_seed(options.seed))
-    drafters = {"trained": trained, UNTRAINED: untrained.to(device, dtype).eval()}
-    ends = GenerationConfig.from_pretrained(folder).eos_token_id
-    limits = Limits(options.max_new_tokens, _end_tokens(ends), options.temperature)
-
-    journal = _Journal(options, _digest(trained))
-    left = [prompt for prompt in prompts if prompt.id not in journal.done]
+        tree_nodes(mode)
+    if options.run is None:
+        raise ValueError(
+            "no drafter: give a run, a step_N or an exported folder as --run, or --server for a served one"
+        )
+    if not options.run.is_dir():
+        raise ValueError(f"no run {options.run}; `train` makes one")
+    asked = prepare(options)
+    drafter = _open(options.run, asked)
+    proposers = open_proposers(asked, {TRAINED: drafter}, options.baselines, options.seed)
+    conditions = asked.conditions | {
+        "drafter": {
+            "path": str(options.run),
+            "weights_sha256": weights_sha256(drafter),
+            "config": drafter.config.model_dump(mode="json"),
+        },
+        "modes": list(options.modes),
+        "baselines": list(options.baselines),
+    }
+    out = options.out or run_folder(options.run) / "evaluation.json"
+    journal = PromptJournal(out.parent, "evaluation", conditions)
+    left = [prompt for prompt in asked.prompts if prompt.id not in journal.done]
     for prompt in tqdm(left, desc="prompts", unit="prompt", disable=None, file=sys.stderr):
-        journal.add(prompt.id, list(measure(target, drafters, [prompt], options.modes, limits)))
-    report = _report(options, folder, journal.measured(prompt.id for prompt in prompts))
-    out = options.out or _run_folder(options.run) / "evaluation.json"
-    temporary = out.with_suffix(".tmp")
-    temporary.write_text(json.dumps(report, indent=2) + "\n")
-    os.replace(temporary, out)
+        journal.add(prompt.id, [asdict(one) for one in _conversation(asked, proposers, prompt, options)])
+    measured = [Measured(**one) for prompt in asked.prompts for one in journal.done[prompt.id]]
+    report = report_of(conditions, measured)
+    write_json(out, report)
+    write_text(out.with_suffix(".html"), render(report))
     journal.remove()
     return report | {"path": str(out)}
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """Print tau by domain, trained beside untrained, and whether the texts were the target's own."""
-    from rich.console import Console
-    from rich.table import Table
+def open_proposers(
+    asked: Asked, drafters: dict[str, DFlashDrafter], baselines: Iterable[str], seed: int
+) -> dict[str, Proposer]:
+    """Return drafters, on the target's device and in its dtype, and baselines of the first one's shape, by name."""
+    import torch
 
-    console = Console()
-    for mode in report["conditions"]["modes"]:
-        table = Table(title=f"tau, tokens per target forward ({mode})")
-        for name in ("domain", "prompts", "rounds", "trained", "per prompt", UNTRAINED):
-            table.add_column(name, justify="left" if name == "domain" else "right")
-        trained, untrained = report["by_domain"]["trained"][mode], report["by_domain"][UNTRAINED][mode]
-        for domain in sorted(trained, key=lambda name: (name == "all", name)):
-            ours, base = trained[domain], untrained[domain]
-            counts = (str(ours["num_prompts"]), str(ours["num_rounds"]))
-            table.add_row(domain, *counts, f"{ours['tau']:.2f}", f"{ours['tau_per_prompt']:.2f}", f"{base['tau']:.2f}")
-        console.print(table)
-    same, total = report["same_text"], report["texts"]
-    console.print(f"{same} of {total} texts equal plain decoding token for token; wrote {report['path']}")
-    for seconds in report["seconds"]:
-        console.print("{drafter} {mode}: {tokens_per_s:.1f} tokens/s, {speedup:.2f} x plain".format(**seconds))
+    from training.drafter import DFlashDrafter
+    from training.proposers import DFlashProposer, PromptLookup
 
-
-class _Journal:
-    """Finished prompts, appended as they are done, so that a stopped evaluation goes on where it was."""
-
-    def __init__(self, options: EvaluateOptions, weights: str) -> None:
-        conditions = options.model_dump(mode="json", exclude={"out"}) | {"weights": weights}
-        key = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
-        self.path = _run_folder(options.run) / f".evaluation-{key}.jsonl"
-        self.done: dict[str, list[dict[str, Any]]] = {}
-        if self.path.is_file():
-            whole = [line for line in self.path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-            self.path.write_bytes(b"".join(whole))
-            self.done = {entry["prompt"]: entry["measured"] for entry in map(json.loads, whole)}
-
-    def add(self, prompt_id: str, measured: list[Measured]) -> None:
-        self.done[prompt_id] = [asdict(one) for one in measured]
-        with self.path.open("a") as file:
-            file.write(json.dumps({"prompt": prompt_id, "measured": self.done[prompt_id]}) + "\n")
-
-    def measured(self, prompt_ids: Any) -> list[Measured]:
-        from training.evaluate import Measured
-
-        return [Measured(**one) for prompt_id in prompt_ids for one in self.done[prompt_id]]
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+    target, first = asked.target, next(iter(drafters.values())).config
+    dtype = target.embed_VH.dtype
+    proposers: dict[str, Proposer] = {}
+    for name, drafter in drafters.items():
+        proposers[name] = DFlashProposer(target, drafter.to(target.device, dtype).eval())
+    if UNTRAINED in baselines:
+        untrained = DFlashDrafter(first)
+        untrained.init_weights(torch.Generator().manual_seed(seed))
+        proposers[UNTRAINED] = DFlashProposer(target, untrained.to(target.device, dtype).eval())
+    if LOOKUP in baselines:
+        proposers[LOOKUP] = PromptLookup(first.vocab_size, first.block_size - 1, device=target.device)
+    return proposers
 
 
-def _report(options: EvaluateOptions, target: str, measured: list[Measured]) -> dict[str, Any]:
-    from training.evaluate import accepted_by_group
+def report_of(conditions: dict[str, Any], measured: list[Measured]) -> dict[str, Any]:
+    """Return what evaluation.json holds. `all` and `by_domain` are those of the drafter in the first mode."""
+    from training.evaluate import acceptance_by, speeds
 
     groups: dict[str, Any] = {}
-    for (drafter, mode, domain), found in accepted_by_group(measured, "domain").items():
-        groups.setdefault(drafter, {}).setdefault(mode, {})[domain] = asdict(found)
+    for name, group in (("all", None), ("by_domain", "domain"), ("by_source", "source")):
+        for (drafter, mode, value), found in acceptance_by(measured, group).items():
+            place = groups.setdefault(drafter, {}).setdefault(mode, {"all": {}, "by_domain": {}, "by_source": {}})
+            if group is None:
+                place["all"] = asdict(found)
+            else:
+                place[name][value] = asdict(found)
     drafted = [one for one in measured if one.drafter != "plain"]
+    headline = groups[TRAINED][conditions["modes"][0]]
     return {
-        "conditions": options.model_dump(mode="json") | {"target": target},
-        "by_domain": groups,
+        "conditions": conditions,
+        "all": headline["all"],
+        "by_domain": headline["by_domain"],
+        "results": groups,
         "texts": len(drafted),
         "same_text": sum(one.same_text for one in drafted),
-        "different": sorted({one.prompt_id for one in drafted if not one.same_text}),
-        "seconds": _speeds(measured),
+        "different": [
+            {"prompt": one.prompt_id, "drafter": one.drafter, "mode": one.mode, "tie_gap": one.tie_gap}
+            for one in drafted
+            if not one.same_text
+        ],
+        "lossless": is_lossless(conditions, drafted),
+        "speeds": [asdict(speed) for speed in speeds(measured)],
         "prompts": [asdict(one) for one in measured],
     }
 
 
-def _speeds(measured: list[Measured]) -> list[dict[str, Any]]:
-    """Return tokens per second of every way of decoding, prompt processing left out, beside plain decoding's."""
-    totals: dict[tuple[str, str], list[float]] = {}
-    for one in measured:
-        total = totals.setdefault((one.drafter, one.mode), [0.0, 0.0])
-        total[0] += one.num_tokens - 1
-        total[1] += one.seconds
-    rates = {key: tokens / max(seconds, 1e-9) for key, (tokens, seconds) in totals.items()}
-    plain = max(rates.pop(("plain", "plain")), 1e-9)
-    return [
-        {"drafter": drafter, "mode": mode, "tokens_per_s": rate, "speedup": rate / plain}
-        for (drafter, mode), rate in rates.items()
-    ]
+def is_lossless(conditions: dict[str, Any], drafted: list[Measured]) -> bool | None:
+    """Return whether every text is that of plain decoding but for ties; None where that is no fair demand: sampled texts
+    follow other random numbers, and bfloat16 rounds differently from shape to shape."""
+    if conditions["temperature"] > 0 or conditions["dtype"] != "float32":
+        return None
+    return all(one.same_text or (one.tie_gap is not None and one.tie_gap < LARGEST_TIE) for one in drafted)
 
 
-def _check_mode(mode: str) -> None:
-    kind, _, nodes = mode.partition(":")
-    if mode != "chain" and not (kind == "tree" and nodes.isdigit() and int(nodes) > 0):
-        raise ValueError(f"mode {mode!r}: expected `chain`, or `tree:k` with a number of nodes, e.g. tree:16")
+def print_report(report: dict[str, Any]) -> None:
+    """Print tau by domain, the drafter beside the baselines, whether the texts were the target's own, and speeds."""
+    from rich.console import Console
+
+    console = Console()
+    for mode in report["conditions"]["modes"]:
+        console.print(_table(report["results"], mode))
+        slots = report["results"][TRAINED][mode]["all"]["slot_acceptance"]
+        console.print("accepted by slot, earlier slots accepted: " + "  ".join(f"{share:.2f}" for share in slots))
+    console.print(say_conditions(report["conditions"]) + "; intervals are 95%, by prompt")
+    for line in say_losslessness(report):
+        console.print(line)
+    for speed in report["speeds"]:
+        console.print(
+            f"{speed['drafter']} {speed['mode']}: {speed['tokens_per_s']:.1f} tokens/s, {speed['speedup']:.2f} x plain, "
+            f"{speed['target_frac']:.0%} of the time in the target"
+        )
+    path = Path(report["path"])
+    console.print(f"wrote {path} and {path.with_suffix('.html')}")
 
 
-def _digest(drafter: Any) -> str:
-    digest = hashlib.sha256()
-    for name, weight in sorted(drafter.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weight.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()
+def say_losslessness(report: dict[str, Any]) -> list[str]:
+    """Say how many texts are the target's own, and what those that are not differ by."""
+    lines = [f"{report['same_text']} of {report['texts']} texts equal plain decoding token for token"]
+    if report["lossless"] is None:
+        conditions = report["conditions"]
+        why = "bfloat16" if conditions["temperature"] == 0 else f"temperature {conditions['temperature']:g}"
+        lines.append(f"at {why} they need not; float32 at temperature 0 shows losslessness")
+        return lines
+    for one in report["different"]:
+        tie = one["tie_gap"] < LARGEST_TIE
+        what = "a tie" if tie else "NOT a tie: decoding with this drafter changes the output"
+        lines.append(
+            f"{one['prompt']} ({one['drafter']}, {one['mode']}): logits differ by {one['tie_gap']:.2g}, {what}"
+        )
+    return lines
 
 
-def _run_folder(run: Path) -> Path:
+def run_folder(run: Path) -> Path:
+    """Return the run that a step_N belongs to, or the folder itself."""
     return run.parent if run.name.startswith("step_") else run
 
 
-def _end_tokens(ids: int | list[int] | None) -> frozenset[int]:
-    return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)
+def _open(folder: Path, asked: Asked) -> DFlashDrafter:
+    from training.drafter_files import check_fits, open_drafter
+
+    facts = asked.target.facts
+    drafter = open_drafter(folder, facts.num_layers)
+    check_fits(drafter, folder, facts.hidden_size, facts.vocab_size, facts.num_layers)
+    return drafter
+
+
+def _conversation(
+    asked: Asked, proposers: dict[str, Proposer], prompt: Prompt, options: EvaluateOptions
+) -> list[Measured]:
+    """Measure a prompt and, where all turns are asked, what the user says after the target's own answers."""
+    from training.evaluate import measure
+
+    measured: list[Measured] = []
+    turn: Prompt | None = prompt
+    while turn is not None:
+        found, reply_ids = measure(asked.target, proposers, turn, options.modes, asked.limits, options.seed)
+        measured += found
+        turn = asked.chat.next_turn(turn, reply_ids) if options.turns == "all" else None
+    return measured
+
+
+def _table(results: dict[str, Any], mode: str) -> Any:
+    from rich.table import Table
+
+    names = [name for name in results if mode in results[name]]
+    table = Table(title=f"tau, tokens per target forward ({mode})")
+    table.add_column("domain")
+    for name in ("prompts", "rounds", TRAINED, "95% interval", "per prompt", *(n for n in names if n != TRAINED)):
+        table.add_column(name, justify="right")
+    ours = results[TRAINED][mode]
+    for domain in [*sorted(ours["by_domain"]), "all"]:
+
+        def found(name: str, domain: str = domain) -> dict[str, Any]:
+            place = results[name][mode]
+            return place["all"] if domain == "all" else place["by_domain"][domain]
+
+        one = found(TRAINED)
+        interval = "-" if one["tau_interval"] is None else "{:.2f} to {:.2f}".format(*one["tau_interval"])
+        table.add_row(
+            domain,
+            str(one["num_prompts"]),
+            str(one["num_rounds"]),
+            f"{one['tau']:.2f}",
+            interval,
+            f"{one['tau_per_prompt']:.2f}",
+            *(f"{found(name)['tau']:.2f}" for name in names if name != TRAINED),
+        )
+    return table
