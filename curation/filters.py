@@ -1,7 +1,7 @@
 """Filters: rows that no drafter should learn from, each dropped for the first reason that holds.
 
-A filter asks the facts of a row (lengths, finish reason, language, licence, flags) and never its text: what is wrong
-with a text was found once, when it was read. Thresholds live in `FilterSettings`; the order of reasons is the order of
+A filter asks the facts of a row (lengths, finish reason, language, licence, flags) and not its text: what is wrong with a
+text was found once, when it was read. (One that is off by default, language mismatch, does read.) Thresholds live in `FilterSettings`; the order of reasons is the order of
 `_reasons`, from what makes a row unusable to what makes it unwanted, so that counts by reason compare across builds.
 
 Defaults keep whatever is the target's own voice. A completion cut off by its token budget is kept: every token in it
@@ -17,7 +17,18 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from curation.facts import UNDETERMINED, Flag
-from curation.funnel import Drop, Outcome
+from curation.funnel import Drop, Outcome, Texts
+
+_COLUMNS = (
+    "source",
+    "license",
+    "language",
+    "prompt_chars",
+    "prompt_tokens",
+    "completion_tokens",
+    "finish_reason",
+    "flags",
+)
 
 
 class FilterSettings(BaseModel):
@@ -51,6 +62,9 @@ class FilterSettings(BaseModel):
     """Drop completions that open with a refusal. Off: they are what the target says, and what `safety` consists of."""
     languages: tuple[str, ...] | None = None
     """Languages that are kept (ISO 639-1); None keeps all. Rows of undetermined language (code, one-liners) stay."""
+    language_mismatch: bool = False
+    """Drop rows that are answered in another language than they are asked in. Off: translations are such rows, and it
+    reads every row's text once more."""
     licenses: tuple[str, ...] | None = None
     """Licences that are kept; None keeps all. With a list, a row whose licence nobody knows is dropped."""
 
@@ -61,6 +75,8 @@ def apply(
     settings: FilterSettings,
     *,
     licenses_by_source: Mapping[str, str] | None = None,
+    prompts: Texts | None = None,
+    completions: Texts | None = None,
 ) -> Outcome:
     """Return the rows that pass every filter, and for each other row the first reason that held.
 
@@ -68,12 +84,28 @@ def apply(
         facts: the facts table.
         positions: int64 positions of the rows to judge, ascending.
         licenses_by_source: the manifest's licence of each source, for rows that carry none.
+        prompts, completions: texts by position; needed for `language_mismatch` alone, which comes last.
     """
-    rows = facts[positions].with_columns(_license(licenses_by_source or {}))
+    rows = facts.select(_COLUMNS)[positions].with_columns(_license(licenses_by_source or {}))
     reason = rows.select(pl.coalesce(*_reasons(settings)).alias("reason"))["reason"]
+    if settings.language_mismatch:
+        assert prompts is not None and completions is not None
+        passed = np.flatnonzero(reason.is_null().to_numpy())
+        mismatch = passed[_answered_in_another_language(positions[passed], prompts, completions)]
+        reason = reason.scatter(mismatch, "language_mismatch")
     dropped = reason.is_not_null().to_numpy()
     named = zip(positions[dropped].tolist(), reason.drop_nulls().to_list(), strict=True)
     return Outcome(positions[~dropped], [Drop(row, why) for row, why in named])
+
+
+def _answered_in_another_language(positions: np.ndarray, prompts: Texts, completions: Texts) -> np.ndarray:
+    """Return where prompt and completion are of two languages, both of them sure: bool [len(positions)]."""
+    from curation.languages import detect, prose  # here: the detector is loaded for this filter alone
+
+    languages = (
+        {detect(prose(a)), detect(prose(b))} for a, b in zip(prompts(positions), completions(positions), strict=True)
+    )
+    return np.array([len(pair) == 2 and UNDETERMINED not in pair for pair in languages], dtype=bool)
 
 
 def _license(licenses_by_source: Mapping[str, str]) -> pl.Expr:

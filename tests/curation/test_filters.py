@@ -118,3 +118,16 @@ def test_only_the_rows_asked_about_are_judged():
     outcome = filters.apply(table, np.array([1, 2]), FilterSettings())
     assert outcome.kept.tolist() == [1]
     assert [drop.row for drop in outcome.dropped] == [2]
+
+
+def test_an_answer_in_another_language_goes_on_request():
+    english = "Could you please tell me how the weather is going to be tomorrow in the mountains?"
+    german = "Morgen wird es in den Bergen sonnig und warm, am Abend sind einzelne Gewitter zu erwarten."
+    prompts, completions = [english, german, english, english], [german, german, "42", german]
+    table = facts({}, {}, {}, {"flags": Flag.LOOP})
+    texts = {
+        "prompts": lambda rows: (prompts[row] for row in rows.tolist()),
+        "completions": lambda rows: (completions[row] for row in rows.tolist()),
+    }
+    assert reasons(table, FilterSettings(language_mismatch=True), **texts) == {0: "language_mismatch", 3: "loop"}
+    assert reasons(table, **texts) == {3: "loop"}
