@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,11 +180,14 @@ def classify(rows: Sequence[dict[str, Any]], prompts: Sequence[str], settings: R
     open_rows = [place for place, guess in enumerate(guesses) if guess is None]
     if open_rows:
         model = shipped_model()
+        priors = source_priors(settings.labels, model.domains) if settings.labels else {}
         chances = model.probabilities(
             [question_of(prompts[place]) for place in open_rows],
             [answer_of(rows[place]["completion"]) for place in open_rows],
         )
         for place, chance in zip(open_rows, chances, strict=True):
+            if (prior := priors.get(str(rows[place].get("source")))) is not None:
+                chance = chance * prior / (chance * prior).sum()
             best = int(chance.argmax())
             sure = float(chance[best])
             guesses[place] = (
@@ -328,6 +332,28 @@ def marks_of(prompts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
     return np.array(
         [_marks(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)], dtype=np.float32
     ).reshape(-1, len(MARKS))
+
+
+@cache
+def source_priors(path: Path, domains: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Return, for each source that a person labelled, the share of each domain, smoothed by `PRIOR_STRENGTH` rows.
+
+    Raises:
+        ValueError: a line is not a label.
+    """
+    counts: dict[str, np.ndarray] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            label = orjson.loads(line)
+            source, domain = str(label["source"]), label["domain"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: expected a label with `source` and `domain`; `curate label` writes them"
+            ) from error
+        counts.setdefault(source, np.full(len(domains), PRIOR_STRENGTH / len(domains)))
+        if domain in domains:
+            counts[source][domains.index(domain)] += 1
+    return {source: count / count.sum() for source, count in counts.items()}
 
 
 @cache

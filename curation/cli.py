@@ -57,6 +57,65 @@ def profile(
 
 
 @app.command
+def inspect(
+    folder: Folder = Path("completions_raw"),
+    *,
+    domain: str | None = None,
+    source: str | None = None,
+    language: str | None = None,
+    finish_reason: str | None = None,
+    flag: str | None = None,
+    count: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 5,
+    seed: int = 0,
+    manifest: str | None = None,
+    workers: int = 0,
+) -> None:
+    """Show rows: a sample of those that meet every condition given.
+
+    Args:
+        folder: Folder of completion shards.
+        domain: Domain, as the profile names it.
+        source: Source, as the profile names it.
+        language: Language code, e.g. en or und.
+        finish_reason: Finish reason, e.g. length.
+        flag: Fault, e.g. loop, empty, refusal, mojibake.
+        count: Rows to show.
+        seed: Another seed shows other rows.
+        manifest: Manifest that names the domains of sources.
+        workers: Processes that read shards; 0 takes one per core.
+    """
+    from curation import inspection
+
+    corpus = _open(folder, manifest=manifest, labels=None, workers=workers)
+    wanted = {"domain": domain, "source": source, "language": language, "finish_reason": finish_reason}
+    positions = inspection.select(corpus, count=count, flag=flag, seed=seed, **wanted)
+    facts = corpus.facts[positions].iter_rows(named=True)
+    print("\n\n".join(inspection.row_text(row, fact) for row, fact in zip(corpus.rows(positions), facts, strict=True)))
+
+
+@app.command
+def label(folder: Folder = Path("completions_raw"), *, sample: int = 20, workers: int = 0) -> None:
+    """Give domains to a few rows of each source; profile and build use them from then on.
+
+    Args:
+        folder: Folder of completion shards; the labels are kept in it, as .labels.jsonl.
+        sample: Rows of each source to label.
+        workers: Processes that read shards; 0 takes one per core.
+    """
+    from curation import labelling
+    from curation.corpus import LABELS_FILE
+
+    corpus = _open(folder, manifest=None, labels=None, workers=workers)
+    try:
+        given = labelling.label(corpus, folder / LABELS_FILE, sample, input, lambda text: print(f"\n{text}\n"))
+    except EOFError:
+        raise ValueError(
+            "labels come from a person at a terminal, and the input has ended; those given so far are kept"
+        ) from None
+    print(f"{given} labels added to {folder / LABELS_FILE}")
+
+
+@app.command
 def build(options: Annotated[BuildOptions, tyro.conf.arg(name="")]) -> None:
     """Build a set to train on: filter, deduplicate, decontaminate, tokenise, hold out, balance, write."""
     from curation import build_report
@@ -140,6 +199,11 @@ def main() -> None:
         app.cli(prog="curate", description=__doc__.split("\n")[0])
     except ValueError as error:
         print(f"curate: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of our output has enough, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"curate: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("curate: interrupted; shards already read are kept", file=sys.stderr)

@@ -34,8 +34,9 @@ Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read)."""
 
 CACHE_FOLDER = ".facts"
-UNKNOWN_SOURCE = "unknown"
-"""Source of rows in our own shards that do not name one; in foreign files it is the file's name."""
+LABELS_FILE = ".labels.jsonl"
+"""Labels that a person gave with `curate label`; used wherever they lie in the folder."""
+
 REJECTED_FILE = "rejected.jsonl"
 """Every rejected line of the corpus: shard, line, byte offset, reason and the line's beginning."""
 
@@ -109,6 +110,8 @@ def open_corpus(
         ValueError: the folder is missing or holds no shard.
     """
     settings = settings or ReadingSettings()
+    if settings.labels is None and (folder / LABELS_FILE).is_file():
+        settings = settings.model_copy(update={"labels": folder / LABELS_FILE})
     paths = list_files(folder)
     cache = cache or default_cache(folder)
     cache.mkdir(parents=True, exist_ok=True)
@@ -177,22 +180,15 @@ def _read_each(
 def _gather_facts(
     paths: list[Path], files: list[ShardFiles], cards: list[ShardCard], settings: ReadingSettings
 ) -> pl.DataFrame:
-    """Join the facts of all shards, and resolve what depends on the corpus: shard names, missing ids, domains."""
+    """Join the facts of all shards, and resolve what depends on the corpus: names of shards, missing ids, domains."""
     facts = pl.concat([pl.read_parquet(file.facts) for file in files], rechunk=True)
     names = [path.name for path in paths]
     codes = np.repeat(np.arange(len(paths), dtype=np.uint32), [card.num_rows for card in cards])
-    fallback = [
-        UNKNOWN_SOURCE if shard_format.shard_index(path) is not None else path.name.split(".")[0] for path in paths
-    ]
-    shard = pl.Series("shard", codes).cast(pl.UInt32)
+    shard = pl.Series("shard", codes).replace_strict(range(len(names)), names, return_dtype=pl.Enum(names))
+    facts = facts.with_columns(shard)
     facts = facts.with_columns(
-        shard.replace_strict(range(len(names)), names, return_dtype=pl.Enum(names)).alias("shard"),
-        shard.replace_strict(range(len(names)), fallback, return_dtype=pl.String).alias("stem"),
+        pl.col("id").fill_null(pl.concat_str(pl.col("shard").cast(pl.String), pl.col("line"), separator=":"))
     )
-    facts = facts.with_columns(
-        pl.col("id").fill_null(pl.concat_str(pl.col("shard").cast(pl.String), pl.col("line"), separator=":")),
-        pl.col("source").fill_null(pl.col("stem")),
-    ).drop("stem")
     return facts.with_columns(_resolved_domain(settings.source_domains).alias("domain"))
 
 

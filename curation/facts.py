@@ -81,7 +81,7 @@ FACTS_SCHEMA = pa.schema(
     ]
 )
 """Columns as one shard's facts hold them on disk. A corpus adds `shard` (its file name) and `domain`, resolved by precedence,
-and fills `id` and `source` where rows have none."""
+and fills `id` where rows have none."""
 
 
 class ReadingSettings(BaseModel):
@@ -102,6 +102,6 @@ class ReadingSettings(BaseModel):
     abstain_below: float = Field(default=0.5, ge=0, le=1)
     """Confidence under which the domain model says `other`."""
     labels: Path | None = None
-    """Labels of `curate label`, which the domain model uses as a prior per source."""
+    """Labels of `curate label`, a prior per source for the domain model; None takes those in the folder, if any."""
     source_domains: dict[str, str] = Field(default_factory=dict)
     """Domain of each source, from a manifest, for rows that do not carry one. Applied after reading, so no part of the key."""

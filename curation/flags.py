@@ -25,7 +25,7 @@ REPEATED_FRAC = 0.5
 
 _PROBE_CHARS = 40
 _LONGEST_PERIOD = 2000
-_PHRASE_WORDS = 8
+_PHRASE_WORDS = 6
 
 _THINKING = (("<think>", "</think>"), ("<thinking>", "</thinking>"))
 
@@ -109,7 +109,7 @@ def _said_before(text: str, place: int) -> bool:
 
 
 def repeats_phrases(texts: Sequence[str]) -> np.ndarray:
-    """Return, for each text, whether more than `REPEATED_FRAC` of its eight-word phrases were said before (bool [num_texts])."""
+    """Return, for each text, whether more than `REPEATED_FRAC` of its six-word phrases were said before (bool [num_texts])."""
     hashes, starts = shingle_hashes(texts, words=_PHRASE_WORDS)
     repeated = np.zeros(len(texts), dtype=bool)
     for index in np.flatnonzero(np.diff(starts) >= LOOP_TIMES * _PHRASE_WORDS):

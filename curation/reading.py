@@ -26,6 +26,7 @@ from curation.lines import Line
 from curation.measure import ReadRow, measure
 from datagen import shards
 
+UNKNOWN_SOURCE = "unknown"
 BATCH_ROWS = 512
 BATCH_BYTES = 2 * 1024 * 1024
 """A batch is measured when it has this many rows or bytes of lines."""
@@ -140,6 +141,11 @@ def digest_of(shard: Path) -> str:
     return hasher.hexdigest()
 
 
+def source_of(shard: Path) -> str:
+    """Return the source of rows that name none: the file's name, or `unknown` in shards named as ours."""
+    return UNKNOWN_SOURCE if shards.shard_index(shard) is not None else shard.name.split(".")[0]
+
+
 def row_of(line: Line) -> tuple[dict[str, Any] | None, str | None]:
     """Return (row, None), or (None, reason) for a line that holds no completion."""
     if line.value is None:
@@ -152,6 +158,7 @@ def row_of(line: Line) -> tuple[dict[str, Any] | None, str | None]:
 
 def _rows_of(shard: Path, tally: Counter[str], rejects: Counter[str], rejected: Any) -> Iterator[ReadRow]:
     """Yield the rows of a shard; count every line and write down those that are rejected."""
+    source = source_of(shard)
     for line in read_lines(shard):
         tally["lines"] += 1
         if line.blank:
@@ -171,6 +178,7 @@ def _rows_of(shard: Path, tally: Counter[str], rejects: Counter[str], rejected: 
             rejected.write(orjson.dumps(note) + b"\n")
             continue
         tally["repaired" if line.repaired else "accepted"] += 1
+        row["source"] = row["source"] or source
         yield ReadRow(line, row)
 
 
