@@ -14,6 +14,7 @@ Letters: A anchors, K slots of a block, S = K - 1 predicted slots, H width, V vo
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,19 +159,13 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_AKH = torch.zeros_like(hidden_AKH) if ctx.needs_input_grad[0] else None
         step = _chunk_blocks(settings, num_slots, head_VH)
         scratch = _Scratch(step * num_slots, head_VH)
-        for first in range(0, num_blocks, step):
-            block_R, slot_R = torch.nonzero(label_mask_AS[first : first + step], as_tuple=True)
-            block_R = block_R + first
-            if block_R.numel() == 0:
-                continue
+        for part, block_R, slot_R in _chunks(label_mask_AS, step):
             labels_R = labels_AS[block_R, slot_R]
             logits_RV = scratch.product(hidden_AKH[block_R, slot_R + 1], head_VH, "logits")
             final_RH = None if target_final_ASH is None else target_final_ASH[block_R, slot_R]
-            rows = _rows_loss(logits_RV, labels_R, final_RH, head_VH, settings, scratch, grad_AKH is not None)
+            rows = _rows_loss(logits_RV, labels_R, final_RH, head_VH, settings, scratch)
             loss_AS[block_R, slot_R], correct_AS[block_R, slot_R] = rows.loss_R, rows.correct_R
-            weight_AS[first : first + step] = _block_weights(
-                rows.cross_entropy_R, label_mask_AS[first : first + step], slot_weights_S, settings
-            )
+            weight_AS[part] = _block_weights(rows.cross_entropy_R, label_mask_AS[part], slot_weights_S, settings)
             if grad_AKH is not None:
                 grad_RH = torch.mm(rows.grad_RV, head_VH).float() * weight_AS[block_R, slot_R, None]
                 grad_AKH[block_R, slot_R + 1] = grad_RH.to(grad_AKH.dtype)
@@ -182,6 +177,15 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad_AKH,) = ctx.saved_tensors
         return (grad_AKH * grads[0].to(grad_AKH.dtype), *[None] * 6)
+
+
+def _chunks(label_mask_AS: Tensor, step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield runs of `step` blocks that have labels: the run, and block and slot of every label in it."""
+    for first in range(0, label_mask_AS.shape[0], step):
+        part = slice(first, first + step)
+        block_R, slot_R = torch.nonzero(label_mask_AS[part], as_tuple=True)
+        if block_R.numel():
+            yield part, block_R + first, slot_R
 
 
 class _Scratch:
@@ -217,9 +221,8 @@ def _rows_loss(
     head_VH: Tensor,
     settings: LossSettings,
     scratch: _Scratch,
-    with_grad: bool,
 ) -> _Rows:
-    """Return the loss of every row and its gradient. `logits_RV` is consumed."""
+    """Return the loss of every row and its gradient."""
     rows = torch.arange(labels_R.numel(), device=labels_R.device)
     peak_R, choice_R = logits_RV.max(dim=-1)
     probs_RV = torch.softmax(logits_RV, dim=-1, out=scratch.take("probs", labels_R.numel()))
