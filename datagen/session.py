@@ -7,6 +7,7 @@ and a GPU, is started only when there are rows to ask.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.metadata
 import signal
 import time
@@ -23,6 +24,8 @@ from datagen.answers import PromptRenderer
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.engines.http import HttpEngine, HttpOptions
+from datagen.engines.ray import RayEngine, RayOptions
+from datagen.engines.vllm import VllmEngine
 from datagen.ledger import Ledger
 from datagen.progress_view import View, write_status
 from datagen.runner import Outcome, Run, RunOptions, nothing_left
@@ -44,8 +47,8 @@ class RunCommand(BaseModel):
     """Manifest file, or the bare name of a mix that ships with Draftmill."""
     out: Path = Path("completions_raw")
     """Folder for the shards, the plan and the journals."""
-    engine: Literal["vllm", "http", "echo"] = "vllm"
-    """`vllm` in this process; `http` asks servers; `echo` pretends, for trying things out."""
+    engine: Literal["vllm", "http", "ray", "echo"] = "vllm"
+    """`vllm` in this process; `http` asks servers; `ray` puts engines on a cluster; `echo` pretends, for trying things out."""
     endpoint: tuple[str, ...] = ()
     """Servers for `--engine http`, e.g. `http://gpu-1:8000 http://gpu-2:8000`."""
     rank: int = Field(default=0, ge=0)
@@ -60,6 +63,8 @@ class RunCommand(BaseModel):
     """What the echo engine pretends."""
     http: HttpOptions = HttpOptions()
     """How servers are spoken to."""
+    ray: RayOptions = RayOptions()
+    """Which engines run where."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RunCommand:
@@ -142,13 +147,14 @@ async def work(
 
 def make_engine(command: RunCommand, target: schema.Target, model: str, context_length: int) -> Engine:
     """Return the engine that the command names, not started."""
-    if command.engine == "echo":
-        return EchoEngine(command.echo)
-    if command.engine == "http":
-        return HttpEngine(command.endpoint, target.model, context_length, command.http)
-    from datagen.engines.vllm import VllmEngine
-
-    return VllmEngine(target, model, context_length)
+    builders: dict[str, Callable[[], Engine]] = {
+        "vllm": functools.partial(VllmEngine, target, model, context_length),
+        "echo": functools.partial(EchoEngine, command.echo),
+        "http": functools.partial(HttpEngine, command.endpoint, target.model, context_length, command.http),
+    }
+    if command.engine == "ray":
+        return RayEngine(command.ray, builders[command.ray.engine])
+    return builders[command.engine]()
 
 
 def write_run_card(book: Ledger, target: dict[str, Any], engine: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from datagen.engines import CapacityError, EngineDownError, Generation, Request, RowError, TransientError, wire
+from datagen.engines.pool import Pool, Replica
 from datagen.engines.wire import Dialect
 
 KEY_VARIABLES = ("DRAFTMILL_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the servers' key; the first that is set counts."""
-
-_MOST_SESSIONS = 1 << 16
 
 
 class HttpOptions(BaseModel):
@@ -42,14 +40,12 @@ class HttpOptions(BaseModel):
 
 
 @dataclass(eq=False)
-class Server:
+class Server(Replica):
     """One endpoint."""
 
     url: str
     dialect: Dialect = wire.DIALECTS[0]
     model: str = ""
-    num_in_flight: int = 0
-    is_up: bool = False
     check: asyncio.Task[bool] | None = None
     """The look at it that is under way."""
 
@@ -65,16 +61,15 @@ class HttpEngine:
         """Args: `model` as the target names it; `context_length` in tokens, which every server must take."""
         self.options = options
         self._servers = [Server(url.rstrip("/").removesuffix("/v1")) for url in endpoints]
+        self._pool = Pool(self._servers, self._answers, options.recheck_s)
         self._model = model
         self._context_length = context_length
-        self._homes: OrderedDict[str, Server] = OrderedDict()
-        self._checks: set[asyncio.Task[None]] = set()
         self._client: Any = None
 
     @property
     def capacity(self) -> int:
         """Requests that may be in flight at once, over the servers that are up."""
-        return max(1, sum(server.is_up for server in self._servers)) * self.options.concurrency
+        return max(1, self._pool.num_up) * self.options.concurrency
 
     async def start(self) -> None:
         """Find out how each server is spoken to and prove that it returns the token ids it sampled.
@@ -91,25 +86,25 @@ class HttpEngine:
                 await self._meet(server)
             except (EngineDownError, TransientError, CapacityError, TimeoutError) as error:
                 problems.append(f"{server.url}: {error or 'no answer'}")
-                self._take_out(server)
-        if not any(server.is_up for server in self._servers):
+                self._pool.lost(server)
+        if not self._pool.num_up:
             raise ValueError(f"no server answers: {'; '.join(problems)}")
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request; cancelling it closes the connection, on which servers abort."""
         while True:
-            server = self._choose(request.session)
+            server = self._pool.choose(request.session)
             server.num_in_flight += 1
             try:
                 return await self._post(server, request)
             except EngineDownError:
                 # Not this request's fault: another server may have it at once.
-                self._take_out(server)
+                self._pool.lost(server)
             except _LostConnectionError:
                 # One request's bad luck, or the end of the server? All that lost theirs wait for one look at it.
                 server.check = server.check or asyncio.create_task(self._answers(server))
                 if not await asyncio.shield(server.check):
-                    self._take_out(server)
+                    self._pool.lost(server)
                 server.check = None
                 raise
             finally:
@@ -117,10 +112,7 @@ class HttpEngine:
 
     async def healthy(self) -> bool:
         """Return whether any server generates a token."""
-        answers = await asyncio.gather(*(self._answers(server) for server in self._servers))
-        for server, answers_now in zip(self._servers, answers, strict=True):
-            server.is_up = answers_now
-        return any(server.is_up for server in self._servers)
+        return await self._pool.any_serves()
 
     def describe(self) -> dict[str, Any]:
         """Return the servers and what they say they serve."""
@@ -131,22 +123,9 @@ class HttpEngine:
 
     async def close(self) -> None:
         """Close every connection."""
-        for check in self._checks:
-            check.cancel()
+        self._pool.close()
         if self._client is not None:
             await self._client.close()
-
-    def _choose(self, session: str) -> Server:
-        home = self._homes.get(session)
-        if home is None or not home.is_up:
-            up = [server for server in self._servers if server.is_up]
-            if not up:
-                raise EngineDownError("no server answers")
-            home = min(up, key=lambda server: server.num_in_flight)
-            self._homes[session] = home
-            if len(self._homes) > _MOST_SESSIONS:
-                self._homes.popitem(last=False)
-        return home
 
     async def _post(self, server: Server, request: Request) -> Generation:
         import aiohttp
@@ -219,19 +198,6 @@ class HttpEngine:
         except (TransientError, EngineDownError, RowError, TimeoutError, ValueError):
             return False
         return True
-
-    def _take_out(self, server: Server) -> None:
-        """Send no more requests to a server until it answers again."""
-        if server.is_up or not server.model:
-            server.is_up = False
-            check = asyncio.create_task(self._look_for(server))
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
-
-    async def _look_for(self, server: Server) -> None:
-        while not server.is_up:
-            await asyncio.sleep(self.options.recheck_s)
-            server.is_up = server.is_up or await self._answers(server)
 
 
 def _client(options: HttpOptions) -> Any:
