@@ -65,7 +65,7 @@ class DecontaminateSettings(BaseModel):
     """Fraction of an item's n-grams in a row from which the row is contaminated."""
     shared_by: int = Field(default=3, ge=2)
     """n-grams that this many items of one benchmark have in common are boilerplate and do not count."""
-    alignment: float = Field(default=0.75, gt=0, le=1)
+    alignment: float = Field(default=0.7, gt=0, le=1)
     """Fraction of an item's words, weighted by rarity, in order in one stretch of a row, from which it is contaminated."""
     short_words: int = Field(default=12, ge=5)
     """Items with fewer words than this are sought on lines of their own only."""
