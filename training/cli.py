@@ -16,8 +16,10 @@ import tyro
 from pydantic import ValidationError
 
 from training import evaluation
+from training import export as exports
 from training import recipe as recipes
 from training.evaluation import EvaluateOptions
+from training.export import ExportOptions
 from training.recipe import Recipe
 
 ASK = "Ask a drafter how it does."
@@ -95,11 +97,18 @@ def _train() -> int:
 
 def _evaluate(options: Annotated[EvaluateOptions, tyro.conf.arg(name="")]) -> int:
     """Decode held-out prompts with target and drafter: tokens per target forward, by domain."""
-    evaluation.print_report(evaluation.evaluate(options))
+    report = evaluation.evaluate(options)
+    evaluation.print_report(report)
+    return 1 if report["lossless"] is False else 0
+
+
+def _export(options: Annotated[ExportOptions, tyro.conf.arg(name="")]) -> int:
+    """Write a drafter in z-lab's or speculators' layout, check it from the disk, and say how engines serve it."""
+    exports.print_exported(exports.export(options))
     return 0
 
 
-QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate}
+QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate, "export": _export}
 """The commands of `drafter`. Their options are light models; what answers them imports torch when it is called."""
 
 
