@@ -1,9 +1,9 @@
 """From a manifest to the prompts it asks for: read, filter, deduplicate, draw, and order.
 
-Sources are read once, in manifest order. Each row that may be asked gets a hash rank; the lowest ranks are drawn, as many as the
-source's allotment. A prompt that an earlier source also holds is that source's, whether drawn there or not, so what a source
-gives never depends on how much another one was asked for, and growing one source takes nothing from the rest. Memory holds eight bytes
-per row read and the ranks of what is drawn; texts wait in spool files.
+Sources are read once, in manifest order. Each row that may be asked gets a hash rank; the lowest ranks are drawn, as many
+as the source's allotment. A prompt that an earlier source also holds is that source's, whether drawn there or not, so growing
+one source takes nothing from the rest. Memory holds some twenty bytes per row read and two hundred per row drawn; texts wait
+in spool files.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import itertools
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
 
 from datagen import draw
+from datagen.claims import Claims, among
 from datagen.hub import Hub, HuggingFaceHub, hub_rows
 from datagen.limits import PromptLimit
+from datagen.plan_report import PlanReport, SourceReport, notices
 from datagen.preflight import check_sources
 from datagen.prompts import PlannedPrompt, row_id
 from datagen.shares import allotments
@@ -37,9 +38,6 @@ _BATCH_ROWS = 1024
 _LOOK_AHEAD = 64
 """Conversations that may wait for the next shard while shorter ones fill this one."""
 
-_UNREAD = ("git_lfs_pointer", "damaged_archive", "damaged_parquet")
-"""Reasons that stand for a whole file, or the rest of one, and not for a row."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -50,63 +48,6 @@ class _Row:
 
 _Refuse = Callable[[_Row], str | None]
 """Why a row may not be planned although it can be asked; None where it may."""
-
-
-@dataclass(slots=True)
-class SourceReport:
-    """What one source gave. `found` = sum of `dropped` + `repeats` + sum of `duplicate_of` + `eligible`."""
-
-    name: str
-    domain: str
-    format: str
-    """Row format; what `auto` decided, where the manifest leaves it open."""
-    wanted: int
-    """Prompts that the manifest asks of it."""
-    found: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Rows that cannot be asked, by reason."""
-    first_dropped: dict[str, str] = field(default_factory=dict)
-    """Where each reason was met first."""
-    repeats: int = 0
-    """Rows whose prompt stands earlier in the same source."""
-    duplicate_of: dict[str, int] = field(default_factory=dict)
-    """Rows whose prompt an earlier source holds, by that source."""
-    eligible: int = 0
-    """Distinct prompts that may be asked."""
-    planned: int = 0
-    """Prompts in the plan, those of an earlier, smaller plan included."""
-    rows: int = 0
-    """Generations in the plan: turns and rollouts counted each."""
-    expected_tokens: int = 0
-    """Completion tokens expected of `rows`."""
-    commit: str | None = None
-    """Commit of the hub data set that was read; None for local files."""
-
-
-@dataclass(slots=True)
-class PlanReport:
-    """What a plan holds, and what was noticed on the way."""
-
-    sources: list[SourceReport]
-    warnings: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> PlanReport:
-        """Return the report that `as_dict` wrote."""
-        return cls([SourceReport(**source) for source in document["sources"]], document["warnings"])
-
-    def domains(self) -> dict[str, dict[str, int]]:
-        """Return prompts, rows and expected tokens by domain, in order of first appearance."""
-        totals: dict[str, dict[str, int]] = {}
-        for source in self.sources:
-            domain = totals.setdefault(source.domain, {"planned": 0, "rows": 0, "expected_tokens": 0})
-            for name in domain:
-                domain[name] += getattr(source, name)
-        return totals
 
 
 class Expansion:
@@ -225,18 +166,15 @@ def expand(
     repositories, warnings = check_sources(manifest, manifest_path.parent, hub, commits or {})
     wanted = allotments(manifest)
     kept = kept or {}
-    claims = _Claims(manifest.deduplicate, kept)
+    claims = Claims(manifest.deduplicate, kept)
     draws: dict[str, draw.Draw] = {}
     reports: list[SourceReport] = []
     for source in manifest.sources:
         own = kept.get(source.name, np.empty(0, dtype=np.uint64))
         draws[source.name] = draw.Draw(max(0, wanted[source.name] - len(own)), spool_folder)
         repository = repositories.get(source.name)
-        if repository is None:
-            rows = partial(file_rows, source, manifest_path.parent)
-        else:
-            rows = partial(hub_rows, hub, source, repository)
-        reader = SourceReader(source, rows)
+        in_files = partial(file_rows, source, manifest_path.parent)
+        reader = SourceReader(source, partial(hub_rows, hub, source, repository) if repository else in_files)
         refuse = _refusal(source, manifest, limit)
         report = _read_source(reader, draws[source.name], own, claims, refuse, manifest.seed, progress)
         report.wanted = wanted[source.name]
@@ -248,7 +186,7 @@ def expand(
         report.expected_tokens = report.rows * min(
             manifest.expected_tokens, source.sampling.over(manifest.sampling).max_tokens
         )
-        expansion.report.warnings += _notices(source, report)
+        expansion.report.warnings += notices(source, report)
     return expansion
 
 
@@ -259,81 +197,11 @@ def thinks(source: Source, rank: int, seed: int) -> bool | None:
     return draw.fraction(rank, "thinking", seed) < source.thinking
 
 
-def _notices(source: Source, report: SourceReport) -> list[str]:
-    """Return what a person should know of a source before paying for it.
-
-    Raises:
-        ValueError: prompts are wanted of it and it has none.
-    """
-    reasons = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
-    if report.wanted and not report.eligible:
-        held = "; ".join(f"{report.first_dropped[reason]}: {reason}" for reason in report.dropped if reason in _UNREAD)
-        raise ValueError(
-            f"source {source.name!r}: no row can be asked of {report.found} found"
-            + (f" ({reasons})" if reasons else "")
-            + (f"; {held}" if held else _hint(report))
-        )
-    notices = [
-        f"source {source.name}: {reason} at {report.first_dropped[reason]}"
-        for reason in report.dropped
-        if reason in _UNREAD
-    ]
-    if report.planned < report.wanted:
-        notices.append(
-            f"source {source.name}: {report.wanted} prompts wanted, {report.planned} found; its share is not made up elsewhere"
-        )
-    if report.planned > report.wanted:
-        notices.append(
-            f"source {source.name}: {report.planned - report.wanted} prompts beyond its share stay, since they are planned already"
-        )
-    if source.hub is not None and source.hub.revision is None:
-        notices.append(f"source {source.name}: no `revision`; pin it, or the plan cannot be made again")
-    return notices
-
-
-def _hint(report: SourceReport) -> str:
-    if "history_unanswered" in report.dropped:
-        return "; the data holds no answers to the earlier turns: use `turns: all` (or `first`)"
-    return "; see `format`, `column` and `filters`"
-
-
-class _Claims:
-    """Which source a prompt belongs to, by rank: the one that planned it before, else the first that holds it."""
-
-    def __init__(self, across_sources: bool, kept: dict[str, np.ndarray]) -> None:
-        self._across_sources = across_sources
-        self._names: list[str] = []
-        self._ranks = np.empty(0, dtype=np.uint64)
-        self._owners = np.empty(0, dtype=np.uint16)
-        for name, ranks in kept.items():
-            self.add(name, ranks)
-
-    def add(self, name: str, ranks: np.ndarray) -> None:
-        """Give prompts that are nobody's yet to a source."""
-        if not self._across_sources:
-            return
-        self._names.append(name)
-        free = ranks[~np.isin(ranks, self._ranks)]
-        owners = np.full(len(free), len(self._names) - 1, dtype=np.uint16)
-        together = np.concatenate([self._ranks, free])
-        order = np.argsort(together, kind="stable")
-        self._ranks, self._owners = together[order], np.concatenate([self._owners, owners])[order]
-
-    def owners(self, ranks: np.ndarray) -> list[str | None]:
-        """Return the owner of each prompt, None where it has none."""
-        if not len(self._ranks):
-            return [None] * len(ranks)
-        at = np.minimum(np.searchsorted(self._ranks, ranks), len(self._ranks) - 1)
-        return [
-            self._names[self._owners[i]] if hit else None for i, hit in zip(at, self._ranks[at] == ranks, strict=True)
-        ]
-
-
 def _read_source(
     reader: SourceReader,
     drawn: draw.Draw,
     own: np.ndarray,
-    claims: _Claims,
+    claims: Claims,
     refuse: _Refuse,
     seed: int,
     progress: Progress | None,
@@ -344,7 +212,7 @@ def _read_source(
     duplicates: Counter[str] = Counter()
     for batch in _batches(reader, seed):
         ranks = np.array([row.rank for row in batch], dtype=np.uint64)
-        planned_before = _among(ranks, own)
+        planned_before = among(ranks, own)
         for row, owner, planned in zip(batch, claims.owners(ranks), planned_before, strict=True):
             if owner is not None and owner != name:
                 duplicates[owner] += 1
@@ -371,13 +239,6 @@ def _read_source(
         eligible=len(ranks),
         planned=len(own) + len(drawn.ranks()),
     )
-
-
-def _among(ranks: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Return which of a few ranks are among many, in time that grows with the few."""
-    if not len(ascending):
-        return np.zeros(len(ranks), dtype=bool)
-    return ascending[np.minimum(np.searchsorted(ascending, ranks), len(ascending) - 1)] == ranks
 
 
 def _batches(reader: SourceReader, seed: int) -> Iterator[list[_Row]]:

@@ -23,9 +23,10 @@ import orjson
 import zstandard
 
 from datagen import draw, shards
-from datagen.expansion import Expansion, PlanReport, Progress, expand
+from datagen.expansion import Expansion, Progress, expand
 from datagen.growth import obstacles
 from datagen.limits import PromptLimit
+from datagen.plan_report import PlanReport
 from datagen.preflight import check_room
 from datagen.prompts import PlannedPrompt, decode, encode
 from datagen.rendering import Renderer

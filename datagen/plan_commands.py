@@ -19,7 +19,8 @@ from manifests import schema
 from manifests.schema import Manifest
 
 if TYPE_CHECKING:
-    from datagen.expansion import PlanReport, Progress
+    from datagen.expansion import Progress
+    from datagen.plan_report import PlanReport
 
 _STYLE = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

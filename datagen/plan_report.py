@@ -1,11 +1,12 @@
-"""What a plan holds, as text for a person: rows and tokens by source and domain, what was left out and why, time and cost."""
+"""What a plan holds, and what a person should know of it: rows and tokens by source and domain, what was left out and why, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from datagen.expansion import PlanReport, SourceReport
-from manifests.schema import Manifest
+from manifests.schema import Manifest, Source
 
 _SOURCE_HEAD = (
     "source",
@@ -24,6 +25,66 @@ _SOURCE_HEAD = (
 _DOMAIN_HEAD = ("domain", "prompts", "rows", "tokens", "share", "target")
 _SECONDS_PER_HOUR = 3600
 
+_UNREAD = ("git_lfs_pointer", "damaged_archive", "damaged_parquet")
+"""Reasons that stand for a whole file, or the rest of one, and not for a row."""
+
+
+@dataclass(slots=True)
+class SourceReport:
+    """What one source gave. `found` = sum of `dropped` + `repeats` + sum of `duplicate_of` + `eligible`."""
+
+    name: str
+    domain: str
+    format: str
+    """Row format; what `auto` decided, where the manifest leaves it open."""
+    wanted: int
+    """Prompts that the manifest asks of it."""
+    found: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Rows that cannot be asked, by reason."""
+    first_dropped: dict[str, str] = field(default_factory=dict)
+    """Where each reason was met first."""
+    repeats: int = 0
+    """Rows whose prompt stands earlier in the same source."""
+    duplicate_of: dict[str, int] = field(default_factory=dict)
+    """Rows whose prompt an earlier source holds, by that source."""
+    eligible: int = 0
+    """Distinct prompts that may be asked."""
+    planned: int = 0
+    """Prompts in the plan, those of an earlier, smaller plan included."""
+    rows: int = 0
+    """Generations in the plan: turns and rollouts counted each."""
+    expected_tokens: int = 0
+    """Completion tokens expected of `rows`."""
+    commit: str | None = None
+    """Commit of the hub data set that was read; None for local files."""
+
+
+@dataclass(slots=True)
+class PlanReport:
+    """What a plan holds, and what was noticed on the way."""
+
+    sources: list[SourceReport]
+    warnings: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> PlanReport:
+        """Return the report that `as_dict` wrote."""
+        return cls([SourceReport(**source) for source in document["sources"]], document["warnings"])
+
+    def domains(self) -> dict[str, dict[str, int]]:
+        """Return prompts, rows and expected tokens by domain, in order of first appearance."""
+        totals: dict[str, dict[str, int]] = {}
+        for source in self.sources:
+            domain = totals.setdefault(source.domain, {"planned": 0, "rows": 0, "expected_tokens": 0})
+            for name in domain:
+                domain[name] += getattr(source, name)
+        return totals
+
 
 def report_text(
     manifest: Manifest, report: PlanReport, tokens_per_second: float | None = None, price_per_hour: float | None = None
@@ -37,6 +98,38 @@ def report_text(
         _cost(report, tokens_per_second, price_per_hour),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def notices(source: Source, report: SourceReport) -> list[str]:
+    """Return what a person should know of a source before paying for it.
+
+    Raises:
+        ValueError: prompts are wanted of it and it has none.
+    """
+    reasons = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
+    if report.wanted and not report.eligible:
+        held = "; ".join(f"{report.first_dropped[reason]}: {reason}" for reason in report.dropped if reason in _UNREAD)
+        raise ValueError(
+            f"source {source.name!r}: no row can be asked of {report.found} found"
+            + (f" ({reasons})" if reasons else "")
+            + (f"; {held}" if held else _hint(report))
+        )
+    notices = [
+        f"source {source.name}: {reason} at {report.first_dropped[reason]}"
+        for reason in report.dropped
+        if reason in _UNREAD
+    ]
+    if report.planned < report.wanted:
+        notices.append(
+            f"source {source.name}: {report.wanted} prompts wanted, {report.planned} found; its share is not made up elsewhere"
+        )
+    if report.planned > report.wanted:
+        notices.append(
+            f"source {source.name}: {report.planned - report.wanted} prompts beyond its share stay, since they are planned already"
+        )
+    if source.hub is not None and source.hub.revision is None:
+        notices.append(f"source {source.name}: no `revision`; pin it, or the plan cannot be made again")
+    return notices
 
 
 def _source_line(source: SourceReport) -> tuple[str, ...]:
@@ -103,3 +196,9 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]], num_text: int) -
         ).rstrip()
         for line in (head, *lines)
     )
+
+
+def _hint(report: SourceReport) -> str:
+    if "history_unanswered" in report.dropped:
+        return "; the data holds no answers to the earlier turns: use `turns: all` (or `first`)"
+    return "; see `format`, `column` and `filters`"

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datagen import plan as plans
-from datagen.expansion import Expansion, PlanReport, expand
+from datagen.expansion import Expansion, expand
 from datagen.limits import PromptLimit
 from datagen.plan import open_or_create, open_plan
+from datagen.plan_report import PlanReport
 from datagen.rendering import Renderer
 from manifests.schema import Manifest, Target
 from tests.datagen.tiny_target import make_target
