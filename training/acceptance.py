@@ -78,6 +78,40 @@ def acceptance(prompts: Sequence[PromptRounds]) -> Acceptance:
     )
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How much more one proposer earns than another on the same prompts."""
+
+    num_prompts: int
+    delta: float
+    """Pooled tau of the first minus that of the second."""
+    interval: Interval | None
+    """95% bootstrap interval over prompts, both resampled together; None for too few prompts."""
+
+    @property
+    def winner(self) -> int | None:
+        """0 or 1, or None where the interval holds 0 or there is none: noise, as far as these prompts can tell."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return None
+        return 0 if self.delta > 0 else 1
+
+
+def difference(one: Sequence[PromptRounds], other: Sequence[PromptRounds]) -> Difference:
+    """Return the difference in pooled tau; element i of both is the same prompt."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a.accepted and b.accepted]
+    if not pairs:
+        return Difference(0, 0.0, None)
+    tokens = np.array([[a.gained_tokens, b.gained_tokens] for a, b in pairs], dtype=np.float64)
+    rounds = np.array([[len(a.accepted), len(b.accepted)] for a, b in pairs], dtype=np.float64)
+    taus = tokens.sum(axis=0) / rounds.sum(axis=0)
+
+    def figure(picks: np.ndarray) -> np.ndarray:
+        resampled = tokens[picks].sum(axis=1) / rounds[picks].sum(axis=1)
+        return resampled[:, 0] - resampled[:, 1]
+
+    return Difference(len(pairs), float(taus[0] - taus[1]), bootstrap(len(pairs), figure))
+
+
 def bootstrap(num_prompts: int, figure: Callable[[np.ndarray], np.ndarray], seed: int = 0) -> Interval | None:
     """Return the percentile interval of a figure over resampled prompts, None for too few of them.
 

@@ -15,9 +15,11 @@ from typing import Annotated
 import tyro
 from pydantic import ValidationError
 
+from training import compare as comparisons
 from training import evaluation
 from training import export as exports
 from training import recipe as recipes
+from training.compare import CompareOptions
 from training.evaluation import EvaluateOptions
 from training.export import ExportOptions
 from training.recipe import Recipe
@@ -102,13 +104,19 @@ def _evaluate(options: Annotated[EvaluateOptions, tyro.conf.arg(name="")]) -> in
     return 1 if report["lossless"] is False else 0
 
 
+def _compare(options: Annotated[CompareOptions, tyro.conf.arg(name="")]) -> int:
+    """Measure drafters on the same prompts and features, and say who wins where and whether it is noise."""
+    comparisons.print_comparison(comparisons.compare(options))
+    return 0
+
+
 def _export(options: Annotated[ExportOptions, tyro.conf.arg(name="")]) -> int:
     """Write a drafter in z-lab's or speculators' layout, check it from the disk, and say how engines serve it."""
     exports.print_exported(exports.export(options))
     return 0
 
 
-QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate, "export": _export}
+QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate, "compare": _compare, "export": _export}
 """The commands of `drafter`. Their options are light models; what answers them imports torch when it is called."""
 
 

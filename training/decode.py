@@ -16,6 +16,7 @@ Letters: N new tokens, S proposals, V vocabulary, C candidates per slot, F featu
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -118,6 +119,24 @@ def decode_drafted(
     return decoded
 
 
+def grow_tree(logits_SV: Tensor, num_nodes: int, temperature: float) -> tuple[DraftTree, Tensor]:
+    """Return the best-first tree, and the token of every node."""
+    logprobs_SV = (logits_SV / (temperature or 1.0)).log_softmax(-1)
+    top = logprobs_SV.topk(min(num_nodes, logprobs_SV.shape[1]), dim=-1)
+    tree = build_tree(top.values, num_nodes)
+    ids = [int(top.indices[depth - 1, rank]) for depth, rank in zip(tree.depths, tree.ranks, strict=True)]
+    return tree, torch.tensor(ids, device=logits_SV.device)
+
+
+def walk_tree(tree: DraftTree, ids: list[int], say: Callable[[int], int]) -> list[int]:
+    """Return the nodes whose tokens the text goes on with: `say` gives the token after a node, -1 being the root."""
+    children = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, ids, strict=True))}
+    path: list[int] = []
+    while (node := children.get((path[-1] if path else -1, say(path[-1] if path else -1)))) is not None:
+        path.append(node)
+    return path
+
+
 @dataclass(frozen=True)
 class _Verdict:
     token_ids: list[int]
@@ -166,22 +185,18 @@ class _Verifier:
 
     def tree(self, logits_SV: Tensor, num_nodes: int) -> _Verdict:
         """Verify the best-first tree; the cache keeps the anchor and the path that is accepted."""
-        tree, ids_N = _grow(logits_SV, num_nodes, self.temperature)
+        tree, ids_N = grow_tree(logits_SV, num_nodes, self.temperature)
         depth_N, sees_NN = _with_root(tree, ids_N.device)
         read_N = torch.cat([ids_N.new_tensor([self.anchor_id]), ids_N])
         step = self.target.extend(self.cache, read_N, self.layer_ids, depth_N, sees_NN)
-        children = {
-            (parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, ids_N.tolist(), strict=True))
-        }
-        node, path, tokens = -1, [0], []
-        while True:
+        tokens: list[int] = []
+
+        def say(node: int) -> int:
             tokens.append(_choose(step.logits_NV[node + 1].float(), self.temperature, self.generator))
-            following = children.get((node, tokens[-1]))
-            if following is None:
-                break
-            node = following
-            path.append(node + 1)
-        places = torch.tensor(path, device=ids_N.device)
+            return tokens[-1]
+
+        path = walk_tree(tree, ids_N.tolist(), say)
+        places = torch.tensor([0, *(node + 1 for node in path)], device=ids_N.device)
         self.target.keep(self.cache, places)
         return _Verdict(tokens, len(ids_N), step.features_NF[places])
 
@@ -202,15 +217,6 @@ def _agree(
             left_V = (p_NV[slot] - q_SV[slot]).clamp(min=0)
             return slot, _draw(left_V / left_V.sum(), generator)
     return len(proposed_S), _draw(p_NV[-1], generator)
-
-
-def _grow(logits_SV: Tensor, num_nodes: int, temperature: float) -> tuple[DraftTree, Tensor]:
-    """Return the best-first tree, and the token of every node."""
-    logprobs_SV = (logits_SV / (temperature or 1.0)).log_softmax(-1)
-    top = logprobs_SV.topk(min(num_nodes, logprobs_SV.shape[1]), dim=-1)
-    tree = build_tree(top.values, num_nodes)
-    ids = [int(top.indices[depth - 1, rank]) for depth, rank in zip(tree.depths, tree.ranks, strict=True)]
-    return tree, torch.tensor(ids, device=logits_SV.device)
 
 
 def _with_root(tree: DraftTree, device: torch.device) -> tuple[Tensor, Tensor]:
