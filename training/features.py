@@ -30,8 +30,10 @@ class FeatureSource(Protocol):
 
     head_VH: Tensor
     """The frozen lm_head."""
-    wait_s: float
-    """Seconds spent waiting for features so far."""
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds spent waiting for features so far."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return embeddings [..., H] of token ids [...]."""

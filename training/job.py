@@ -25,6 +25,9 @@ RUN_CARD = "run.json"
 DONE = "done.json"
 """Written last: the run is complete."""
 
+WEIGHT_FILES = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx"]
+"""Files of a model's repository that planning does without."""
+
 MAY_CHANGE = (
     "checkpoints.",
     "heldout.",
@@ -62,8 +65,11 @@ class Prepared:
     """A job whose parts fit together."""
 
     job: Job
+    model: str
+    """The target as it was named: a folder or a hub id."""
+    revision: str | None
     target: str
-    """Folder of the target."""
+    """Folder of the target's configuration and tokenizer; of a hub id, its weights are fetched when they are loaded."""
     facts: TargetFacts
     config: DrafterConfig
     store: RowStore
@@ -83,7 +89,8 @@ def prepare(job: Job) -> Prepared:
     set_card = read_set_card(job.data)
     recipe = job.recipe
     named = set_card.get("target") or {}
-    target = locate_target(job.target or named.get("model"), None if job.target else named.get("revision"))
+    model, revision = (job.target, None) if job.target else (named.get("model"), named.get("revision"))
+    target = locate_target(model, revision, weights=False)
     _check_tokenizer(set_card, target)
     facts = read_target_facts(target, job.trust_remote_code)
     store = RowStore(job.data, recipe.batches.max_length)
@@ -106,6 +113,8 @@ def prepare(job: Job) -> Prepared:
     total_steps = min(steps, recipe.max_steps or steps)
     return Prepared(
         job=job,
+        model=str(model),
+        revision=revision,
         target=target,
         facts=facts,
         config=config,
@@ -156,8 +165,8 @@ def write_done(run: Path, steps: int, elapsed_s: float) -> None:
     _write_json(run / DONE, {"steps": steps, "elapsed_s": elapsed_s})
 
 
-def locate_target(model: str | None, revision: str | None) -> str:
-    """Return the folder of a target: as given, or its snapshot from the hub at `revision`.
+def locate_target(model: str | None, revision: str | None, weights: bool = True) -> str:
+    """Return the folder of a target: as given, or its snapshot from the hub at `revision`, with or without its weights.
 
     Raises:
         ValueError: no model is named, or there is neither such a folder nor such a repository within reach.
@@ -172,7 +181,7 @@ def locate_target(model: str | None, revision: str | None) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(model, revision=revision)
+        return snapshot_download(model, revision=revision, ignore_patterns=None if weights else WEIGHT_FILES)
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, Literal, cast
 
 import torch
@@ -62,8 +62,22 @@ def dry_run(job: Job) -> str:
 
 
 def num_processes(job: Job) -> int:
-    """Return how many processes a job runs on this machine: as the recipe says, else one per visible GPU, else one."""
-    return job.recipe.placement.processes or max(1, torch.cuda.device_count())
+    """Return how many processes a job runs on this machine: as the recipe says, else one per visible GPU, else one.
+
+    Raises:
+        ValueError: there are fewer GPUs than processes.
+    """
+    wanted, visible = job.recipe.placement.processes, torch.cuda.device_count()
+    if wanted and visible and wanted > visible:
+        raise ValueError(f"placement.processes is {wanted}, but {visible} GPUs are visible; ask for at most as many")
+    return wanted or max(1, visible)
+
+
+def rank_context() -> ForkServerContext:
+    """Return how rank processes are started: forked from a server that has imported everything once and touched no GPU."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["training.trainer"])
+    return context
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,7 @@ class _Report:
 
 
 def _watch(job: Job, world: int) -> Ending:
-    context = multiprocessing.get_context("spawn")
+    context = rank_context()
     reports: Any = context.SimpleQueue()
     address = f"tcp://127.0.0.1:{_free_port()}"
     ranks = [
@@ -97,7 +111,7 @@ def _watch(job: Job, world: int) -> Ending:
     return cast(Ending, endings[0])
 
 
-def _after_a_death(job: Job, ranks: list[SpawnProcess], reports: Any) -> Exception:
+def _after_a_death(job: Job, ranks: list[ForkServerProcess], reports: Any) -> Exception:
     """End what still runs, and return what to say: a person's mistake, or which rank died of what."""
     wait([process.sentinel for process in ranks if process.exitcode is None], timeout=GRACE_S)
     codes = [process.exitcode for process in ranks]
@@ -140,7 +154,7 @@ def _read(reports: Any) -> Iterator[_Report]:
 
 
 @contextmanager
-def _signals_passed_on(ranks: list[SpawnProcess]) -> Iterator[None]:
+def _signals_passed_on(ranks: list[ForkServerProcess]) -> Iterator[None]:
     def pass_on(number: int, frame: object) -> None:
         for process in ranks:
             if process.is_alive():

@@ -26,7 +26,7 @@ from training.feature_cache import RememberingTarget
 from training.features import FeatureServer, FeatureSource, LocalTarget, RemoteTarget
 from training.guard import Guard
 from training.heldout import measure_heldout
-from training.job import Prepared, check_same_run, write_done, write_run_card
+from training.job import Prepared, check_same_run, locate_target, write_done, write_run_card
 from training.losses import update_survival
 from training.measurements import Measurements
 from training.metrics import survival_counts
@@ -52,13 +52,13 @@ def train(prepared: Prepared, ranks: Ranks) -> Ending:
     dtype = compute_dtype(recipe.compute.dtype, ranks.device)
     with_final = recipe.loss.soft_kl > 0
     if not ranks.trains:
-        target = Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code)
+        target = _load_target(prepared, dtype, ranks)
         return serve(prepared, ranks, FeatureServer(ranks, target, prepared.config.target_layer_ids, with_final))
     source: FeatureSource
     if ranks.num_targets:
         source = RemoteTarget(ranks, dtype, with_final)
     else:
-        source = LocalTarget(Target.load(prepared.target, dtype, ranks.device, job.trust_remote_code))
+        source = LocalTarget(_load_target(prepared, dtype, ranks))
         if recipe.compute.feature_cache_gib:
             source = RememberingTarget(source, int(recipe.compute.feature_cache_gib * 2**30))
     state = begin(prepared, ranks, dtype)
@@ -95,6 +95,11 @@ def serve(prepared: Prepared, ranks: Ranks, server: FeatureServer) -> Ending:
     vote.close()
     server.close()
     return ending
+
+
+def _load_target(prepared: Prepared, dtype: torch.dtype, ranks: Ranks) -> Target:
+    folder = locate_target(prepared.model, prepared.revision)
+    return Target.load(folder, dtype, ranks.device, prepared.job.trust_remote_code)
 
 
 def compute_dtype(wanted: str, device: torch.device) -> torch.dtype:
