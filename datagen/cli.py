@@ -107,3 +107,7 @@ def _summary(outcome: Outcome, command: RunCommand) -> str:
     elif outcome.num_failed:
         said += "; failed.jsonl says why, --retry-failed asks again"
     return said
+
+
+if __name__ == "__main__":
+    main()

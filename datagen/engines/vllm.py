@@ -42,7 +42,7 @@ class VllmEngine:
             ValueError: vLLM is not installed, or refuses the settings; says what it said.
         """
         try:
-            _prepare_environment()
+            prepare_environment()
             from vllm import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
@@ -70,7 +70,7 @@ class VllmEngine:
         try:
             async for output in engine.generate(
                 {"type": "token", "prompt_token_ids": request.prompt_token_ids},
-                _sampling_params(request.sampling, request.seed),
+                sampling_params(request.sampling, request.seed),
                 # Unique, so that a retry never meets its own aborted first attempt.
                 f"{request.id}-{uuid.uuid4().hex[:8]}",
             ):
@@ -131,7 +131,8 @@ class VllmEngine:
         }
 
 
-def _sampling_params(sampling: Sampling, seed: int) -> Any:
+def sampling_params(sampling: Sampling, seed: int) -> Any:
+    """Return vLLM's form of a row's sampling: everything is said, and only the final output is wanted."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -150,7 +151,7 @@ def _sampling_params(sampling: Sampling, seed: int) -> Any:
     )
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
     """Quiet vLLM's log, and give its CPU build the two settings that it needs in practice, unless the user set them."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
