@@ -222,7 +222,8 @@ def skew_against(domains: list[Share], mix: Mix, is_target: bool) -> Skew:
 def verdict_on(skew: Skew) -> list[str]:
     """Say in words which domains have too much or too little, the furthest off first."""
     word = "target" if skew.is_target else f"{skew.against} has"
-    off = sorted(skew.shares.items(), key=lambda item: -abs(item[1][1] - item[1][2]))
+    excess = {name: tokens - wanted for name, (_, tokens, wanted) in skew.shares.items()}
+    off = sorted(skew.shares.items(), key=lambda item: (-round(abs(excess[item[0]]), 6), -excess[item[0]]))
     sentences = [
         f"{name} is {_percent(rows)} of samples and {_percent(tokens)} of tokens; {word} {wanted * 100:.3g}%"
         for name, (rows, tokens, wanted) in off
