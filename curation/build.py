@@ -12,6 +12,7 @@ changes a byte of it.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel
 
 import curation.recipe as recipes
-from curation import balance, decontaminate, dedupe, filters, heldout, set_card
-from curation.arrow_sets import HELDOUT, SET_CARD, next_free, shard_name
+from curation import balance, decontaminate, dedupe, filters, heldout
+from curation.arrow_sets import next_free
+from curation.assembly import Decided, labels_of, write_set
 from curation.corpus import Corpus, open_corpus
 from curation.documents import Documents
 from curation.encoders import Choice
@@ -31,12 +34,10 @@ from curation.evaluation_sets import EvaluationItem, load_items
 from curation.funnel import Drop, Funnel, Outcome
 from curation.options import BuildOptions
 from curation.recipe import Recipe
-from curation.sharding import deal, hash_keys
 from curation.target import Origin, find_origin
-from curation.tokenizer_pool import TokenizedCorpus, tokenize_corpus
+from curation.tokenizer_pool import tokenize_corpus
 from curation.workspace import Workspace, open_workspace
-from curation.writing import Labels, WrittenShard, write_folder_cards, write_shard
-from datagen import shards
+from curation.writing import Labels
 
 Progress = Callable[[str, int, int], None]
 """Called with (step, units done, units in all)."""
@@ -51,8 +52,8 @@ class Built:
     folder: Path
     card: dict[str, Any]
     """`set.json`."""
-    resumed: bool
-    """Whether the build went on with one that had been interrupted."""
+    resumed: tuple[str, ...]
+    """Steps whose result an earlier build had left."""
     encoder: Choice | None
     """What encoded the rows without ids; None where there were none."""
 
@@ -95,9 +96,7 @@ def _build(
     )
     if not corpus.facts.height:
         raise ValueError(f"{options.input} holds no completion that can be read; see {corpus.rejected}")
-    goes_in = [recipe.model_dump(mode="json"), corpus.digest, origin.describe(), [item.text for item in items]]
-    resumed = workspace.begin(set_card.digest(goes_in))
-    return _Build(recipe, origin, corpus, items, workspace, options.workers, progress).run(resumed)
+    return _Build(recipe, origin, corpus, items, workspace, options.workers, progress).run()
 
 
 class _Build:
@@ -118,49 +117,67 @@ class _Build:
         self.funnel = Funnel(corpus.facts.height)
         self.dropped: list[tuple[str, list[Drop]]] = []
         self.notes: list[str] = []
-        self.tokenized_by: TokenizedCorpus
 
-    def run(self, resumed: bool) -> Built:
-        facts, recipe = self.corpus.facts, self.recipe
-        rows = self._step("filter", np.arange(facts.height), self._filter)
-        rows = self._step("deduplicate", rows, self._deduplicate)
-        rows = self._step("decontaminate", rows, self._decontaminate)
+    def run(self) -> Built:
+        recipe, workspace = self.recipe, self.workspace
+        rows = np.arange(self.corpus.facts.height)
+        read = [self.corpus.digest, self.origin.source_domains, self.origin.licenses_by_source]
+        rows = self._step("filter", [*read, _json(recipe.filters)], rows, self._filter)
+        rows = self._step("deduplicate", _json(recipe.dedupe), rows, self._deduplicate)
+        against = [_json(recipe.decontaminate), [item.text for item in self.items]]
+        rows = self._step("decontaminate", against, rows, self._decontaminate)
+        folder = workspace.subfolder("tokens", [_json(recipe.tokenization), self.origin.target, self.origin.tokenizer])
         found = tokenize_corpus(
-            self.corpus, rows, self.origin, recipe.tokenization, self.workspace.tokens, self.workers, self.progress
+            self.corpus, rows, self.origin, recipe.tokenization, folder, self.workers, self.progress
         )
-        self.tokenized_by, tokenized = found, found.documents
-        lost = {drop.row for drop in tokenized.dropped}
-        rows = self._step("tokenise", rows, lambda r: Outcome(r[~np.isin(r, list(lost))], tokenized.dropped))
-        rows = self._step("hold out", rows, lambda r: self._hold_out(r, tokenized))
-        labels = _labels(facts, tokenized)
-        distinct = tokenized.distinct()
-        is_training = np.isin(tokenized.row[distinct], rows)
-        training, held = distinct[is_training], distinct[~is_training]
-        if len(distinct) != len(np.unique(tokenized.row)):
-            self.funnel.steps.append(("turns to documents", len(training), {}))
-        if len(distinct) < len(tokenized):
-            self.notes.append(
-                f"{len(tokenized) - len(distinct):,} earlier turns are rows of their own as well, and stand once"
-            )
+        tokenized = found.documents
+        lost = [drop.row for drop in tokenized.dropped]
+        rows = self._step("tokenise", None, rows, lambda r: Outcome(r[~np.isin(r, lost)], tokenized.dropped))
+        chosen_by = [_json(recipe.heldout), recipe.seed]
+        rows = self._step("hold out", chosen_by, rows, lambda r: self._hold_out(r, tokenized))
+        labels = labels_of(self.corpus.facts, tokenized)
+        training, held = self._documents(tokenized, rows)
+        targets = (recipe.domains or self.origin.domains) if recipe.balanced else {}
         if recipe.balanced:
-            training = self._balance(facts, tokenized, labels, training)
+            training = self._balance(tokenized, labels, training, targets)
         if not len(training):
             raise ValueError(f"no row is left to train on; {self._most_drops()}")
-        return self._write(tokenized, labels, training, held, resumed)
+        decided = Decided(
+            tokenized, labels, training, held, self.funnel, self.dropped, self.notes, targets, found.tokenizer
+        )
+        folder = workspace.subfolder("set", _json(recipe))
+        card = write_set(folder, workspace.out.name, decided, self.corpus, self.origin, recipe, self.progress)
+        workspace.publish(folder)
+        return Built(workspace.out, card, tuple(workspace.resumed), found.choice)
 
-    def _step(self, name: str, rows: np.ndarray, compute: Callable[[np.ndarray], Outcome]) -> np.ndarray:
+    def _step(self, name: str, goes_in: Any, rows: np.ndarray, compute: Callable[[np.ndarray], Outcome]) -> np.ndarray:
         """Run a step, or take what an interrupted build left of it; count it; return the rows it kept."""
         self.progress(name, 0, 1)
-        outcome = self.workspace.outcome(name.replace(" ", "_"), lambda: compute(rows))
+        outcome = self.workspace.outcome(name.replace(" ", "_"), goes_in, lambda: compute(rows))
         self.funnel.add(name, rows, outcome)
         self.dropped.append((name, [drop for drop in outcome.dropped if drop.reason != heldout.REASON]))
         self.notes.extend(outcome.notes)
         self.progress(name, 1, 1)
         return outcome.kept
 
+    def _documents(self, tokenized: Documents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the documents of the rows to train on, and of the others; earlier turns that other rows hold are left out."""
+        distinct = tokenized.distinct()
+        is_training = np.isin(tokenized.row[distinct], rows)
+        if len(distinct) != len(np.unique(tokenized.row)):
+            self.funnel.steps.append(("turns to documents", int(is_training.sum()), {}))
+        if repeated := len(tokenized) - len(distinct):
+            self.notes.append(f"{repeated:,} earlier turns are rows of their own as well, and stand once")
+        return distinct[is_training], distinct[~is_training]
+
     def _filter(self, rows: np.ndarray) -> Outcome:
         return filters.apply(
-            self.corpus.facts, rows, self.recipe.filters, licenses_by_source=self.origin.licenses_by_source
+            self.corpus.facts,
+            rows,
+            self.recipe.filters,
+            licenses_by_source=self.origin.licenses_by_source,
+            prompts=self.corpus.prompts,
+            completions=self.corpus.completions,
         )
 
     def _deduplicate(self, rows: np.ndarray) -> Outcome:
@@ -183,93 +200,31 @@ class _Build:
         clusters = heldout.join_conversations(clusters, tokenized.opening[first])
         return heldout.hold_out(self.corpus.facts, rows, clusters, self.recipe.heldout, seed=self.recipe.seed)
 
-    def _balance(self, facts: pl.DataFrame, tokenized: Documents, labels: Labels, training: np.ndarray) -> np.ndarray:
+    def _balance(
+        self, tokenized: Documents, labels: Labels, training: np.ndarray, targets: dict[str, float]
+    ) -> np.ndarray:
         """Return the documents of a balanced mix; one that repeats stands there as often as it repeats."""
-        targets = self.recipe.domains or self.origin.domains
         if not targets:
             raise ValueError(
                 "--balance needs target shares: give --domains code=20,math=30, or --manifest with `domains`, or build without"
             )
-        table = facts[tokenized.row].with_columns(
+        languages = self.recipe.languages or self.origin.languages
+        table = self.corpus.facts[tokenized.row].with_columns(
             pl.Series("id", labels.id),
             pl.Series("prompt_tokens", tokenized.boundary),
             pl.Series("completion_tokens", tokenized.length - tokenized.boundary),
         )
         kept = self._step(
             "balance",
+            [_json(self.recipe.balance), targets, languages],
             training,
-            lambda rows: balance.select(
-                table, rows, targets, self.recipe.balance, self.recipe.languages or self.origin.languages or None
-            ),
+            lambda rows: balance.select(table, rows, targets, self.recipe.balance, languages or None),
         )
         # From here on a drop names a document; the file of dropped rows names the row it came from.
         step, drops = self.dropped.pop()
-        rows = [Drop(int(tokenized.row[d.row]), d.reason, d.collided_with, d.score, d.detail) for d in drops]
-        self.dropped.append((step, rows))
+        named = [dataclasses.replace(drop, row=int(tokenized.row[drop.row])) for drop in drops]
+        self.dropped.append((step, named))
         return kept
-
-    def _write(
-        self, tokenized: Documents, labels: Labels, training: np.ndarray, held: np.ndarray, resumed: bool
-    ) -> Built:
-        """Write shards, cards and the list of drops, `set.json` last, and make the set visible."""
-        folder, recipe = self.workspace.set, self.recipe
-        name = self.workspace.out.name
-        trained = self._write_part(folder, tokenized, labels, training, recipe.num_shards, "train")
-        held_part = None
-        if len(held):
-            (folder / HELDOUT).mkdir(exist_ok=True)
-            held_part = self._write_part(folder / HELDOUT, tokenized, labels, held, 1, "heldout")
-        set_card.write_dropped(folder / set_card.DROPPED, self.corpus.facts, self.dropped)
-        if self.corpus.counts.rejected:
-            shards.publish(folder / "rejected.jsonl", [self.corpus.rejected.read_bytes()])
-        chosen = np.unique(training)
-        cut = {"rows": int((tokenized.cut[chosen] > 0).sum()), "tokens": int(tokenized.cut[chosen].sum())}
-        card = set_card.card(trained, held_part, self.funnel, cut, self._provenance())
-        set_card.write_readme(folder, name, card)
-        shards.write_card(folder / SET_CARD, card)
-        self.workspace.publish()
-        return Built(self.workspace.out, card, resumed, self.tokenized_by.choice)
-
-    def _write_part(
-        self, folder: Path, tokenized: Documents, labels: Labels, chosen: np.ndarray, num_shards: int, split: str
-    ) -> set_card.Part:
-        """Deal the documents at `chosen` to shards and write them with their folder's cards."""
-        keys = hash_keys(_names_with_repeats(labels.id, chosen), seed=self.recipe.seed, purpose="order")
-        _, domains = np.unique(np.array(labels.domain, dtype=object)[chosen].astype(str), return_inverse=True)
-        dealt = deal(tokenized.length[chosen], domains, keys, num_shards)
-        written: list[WrittenShard] = []
-        for index, members in enumerate(dealt):
-            path = folder / shard_name(index, num_shards)
-            written.append(write_shard(path, tokenized, labels, chosen[members]))
-            self.progress(f"write {split}", index + 1, num_shards)
-        write_folder_cards(
-            folder,
-            num_shards,
-            description=f"Prompts and completions as token ids ({split}), made by draftmill.",
-            fingerprint=set_card.digest([shard.sha256 for shard in written])[:16],
-            split=split,
-        )
-        return set_card.part(written, tokenized, labels, chosen)
-
-    def _provenance(self) -> set_card.Provenance:
-        counts, origin = self.corpus.counts, self.origin
-        return set_card.Provenance(
-            target=origin.target or _target_of(self.recipe),
-            tokenizer={**self.tokenized_by.tokenizer, **origin.tokenizer},
-            recipe=self.recipe.model_dump(mode="json"),
-            input={
-                "folder": str(self.corpus.folder),
-                "digest": self.corpus.digest,
-                "shards": len(self.corpus.shards),
-                "lines": {
-                    name: getattr(counts, name) for name in ("lines", "accepted", "repaired", "rejected", "blank")
-                },
-                "rejected": self.corpus.rejects,
-                "run": origin.run,
-            },
-            target_shares=(self.recipe.domains or origin.domains) if self.recipe.balanced else {},
-            notes=self.notes,
-        )
 
     def _most_drops(self) -> str:
         """Say which step took most of the rows."""
@@ -293,35 +248,5 @@ def _resolve(options: BuildOptions) -> Recipe:
     return recipes.load(options.recipe, overrides | {name: value for name, value in given.items() if value is not None})
 
 
-def _target_of(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the target where only the recipe or the command line names one."""
-    settings = recipe.tokenization
-    if settings.tokenizer is None:
-        return None
-    local = Path(settings.tokenizer)
-    model = str(local.resolve()) if local.is_dir() else settings.tokenizer
-    return {
-        "model": model,
-        "chat_template_kwargs": settings.chat_template_kwargs,
-        "trust_remote_code": settings.trust_remote_code,
-    }
-
-
-def _labels(facts: pl.DataFrame, tokenized: Documents) -> Labels:
-    """Return what the set says of each document; a turn of a row's history is named after the row."""
-    table = facts.select("id", pl.col("source", "domain").cast(pl.String))[tokenized.row]
-    ids = [
-        id_ if turn < 0 else f"{id_}#{turn}"
-        for id_, turn in zip(table["id"].to_list(), tokenized.turn.tolist(), strict=True)
-    ]
-    return Labels(ids, table["source"].to_list(), table["domain"].to_list())
-
-
-def _names_with_repeats(ids: Any, chosen: np.ndarray) -> list[str]:
-    """Return a distinct name per chosen document: its id, and which repeat of it this is."""
-    seen: dict[int, int] = {}
-    names = []
-    for index in chosen.tolist():
-        seen[index] = seen.get(index, -1) + 1
-        names.append(f"{ids[index]}\0{seen[index]}")
-    return names
+def _json(settings: BaseModel) -> dict[str, Any]:
+    return settings.model_dump(mode="json")

@@ -1,19 +1,21 @@
 """The workspace: a hidden folder beside the set to be, where a build keeps what it has finished.
 
-It is named after the set (`.tokenized_v2.building`), so that a build that was killed finds it again and goes on where it
-stopped. A fingerprint of all that went in guards it: a workspace of other settings or other shards is thrown away. The set grows inside
-it and becomes visible by one rename.
+It is named after the set (`.tokenized_v2.building`), so that a build that was killed, or refused because its shares cannot
+be met, finds it again. What a step left is named with a key: a digest of the shards, of the step's settings, and of
+all steps before it. So the next build redoes what something has changed for, and nothing else. The set grows inside the
+workspace and becomes visible by one rename; then the rest goes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -22,53 +24,55 @@ import pyarrow as pa
 from curation.funnel import Drop, Outcome
 from datagen import shards
 
-_FINGERPRINT = "fingerprint.json"
+_KEY_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
 class Workspace:
     """An open workspace; its lock is held by the caller of `open_workspace`."""
 
-    folder: Path
-    out: Path
+    def __init__(self, folder: Path, out: Path) -> None:
+        self.folder, self.out = folder, out
+        self.resumed: list[str] = []
+        """Steps whose result was there already."""
+        self._key = ""
 
-    @property
-    def tokens(self) -> Path:
-        """Folder of tokenised chunks."""
-        return self.folder / "tokens"
+    def outcome(self, name: str, goes_in: Any, compute: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of a step: as an earlier build left it, or computed and kept now.
 
-    @property
-    def set(self) -> Path:
-        """The set as far as it is written."""
-        return self.folder / "set"
-
-    def outcome(self, name: str, compute: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome of a step: as an earlier run of this build left it, or computed and kept now."""
-        path = self.folder / f"{name}.arrow"
+        Args:
+            goes_in: JSON of what the step depends on besides the steps before it.
+        """
+        path = self._place(name, goes_in, ".arrow")
         if path.is_file():
+            self.resumed.append(name)
             return _load_outcome(path)
         outcome = compute()
         shards.publish(path, [_encode_outcome(outcome)])
         return outcome
 
-    def begin(self, fingerprint: str) -> bool:
-        """Bind the workspace to what goes in. Returns whether an unfinished build of the same is being resumed."""
-        path = self.folder / _FINGERPRINT
-        resumed = path.is_file() and orjson.loads(path.read_bytes()) == fingerprint
-        if not resumed:
-            for entry in self.folder.iterdir():
-                if entry.name != "lock":
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            shards.publish(path, [orjson.dumps(fingerprint)])
-        self.tokens.mkdir(exist_ok=True)
-        self.set.mkdir(exist_ok=True)
-        return resumed
+    def subfolder(self, name: str, goes_in: Any) -> Path:
+        """Return the folder of a step that leaves many files, as far as an earlier build filled it."""
+        path = self._place(name, goes_in, "")
+        if path.is_dir():
+            self.resumed.append(name)
+        path.mkdir(exist_ok=True)
+        return path
 
-    def publish(self) -> None:
-        """Make the set visible under its name and remove the rest."""
-        os.rename(self.set, self.out)
+    def publish(self, written: Path) -> None:
+        """Make the folder `written` visible as the set, and remove the rest."""
+        os.rename(written, self.out)
         shards.fsync_folder(self.out.parent)
         shutil.rmtree(self.folder)
+
+    def _place(self, name: str, goes_in: Any, suffix: str) -> Path:
+        """Return where the result of a step is or will be; results of the same step under other keys make room."""
+        basis = [self._key, name, goes_in]
+        self._key = hashlib.sha256(orjson.dumps(basis, option=orjson.OPT_SORT_KEYS)).hexdigest()[:_KEY_DIGITS]
+        path = self.folder / f"{name}.{self._key}{suffix}"
+        for stale in self.folder.glob(f"{name}.*"):
+            if stale != path:
+                shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
+        return path
 
 
 @contextlib.contextmanager
