@@ -18,20 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import (
-    DynamicCache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    LinearAttentionCacheLayerMixin,
-)
 
 from training.drafter_config import ROPE_TYPES, TargetFacts, check_target_layer_ids
+from training.target_cache import TargetCache, restore_states, save_states, tree_mask
 
 if TYPE_CHECKING:
     from training.batches import Batch
-
-RECURRENT_FLAGS = ("has_previous_state", "is_conv_states_initialized", "is_recurrent_states_initialized")
-"""What transformers keeps beside the states of a recurrent layer, by state."""
 
 ROPE_FIELDS = (
     "rope_type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
@@ -74,26 +66,6 @@ class Step:
     """Logits of the token after each."""
     features_NF: Tensor
     """Outputs of the chosen layers, one after another."""
-
-
-class TargetCache:
-    """What the target remembers of one text. `Target.extend` grows it, `Target.rollback` and `Target.keep` shrink it."""
-
-    def __init__(self, config: Any) -> None:
-        self.states = DynamicCache(config=config.get_text_config())
-        self.length = 0
-        self.recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.states.layers)
-        self.sliding = any(self.states.is_sliding)
-        if self.recurrent and self.sliding:
-            raise ValueError("this target mixes recurrent and sliding-window layers, whose cache cannot be rolled back")
-        self.saved: list[dict[str, Any]] = []
-        """States of the recurrent layers before the last `extend`: they cannot be cropped, only restored and run again."""
-        self.last_ids: Tensor | None = None
-        """Tokens of the last `extend`."""
-        if self.sliding:
-            for layer in self.states.layers:
-                if isinstance(layer, DynamicSlidingWindowLayer):
-                    layer.activate_past_recording()
 
 
 class Target:
@@ -181,7 +153,7 @@ class Target:
             raise ValueError(
                 "this target has recurrent or sliding-window layers, whose cache holds one text and no tree; verify chains instead"
             )
-        cache.saved = [_save(layer) for layer in cache.states.layers] if cache.recurrent else []
+        cache.saved = [save_states(layer) for layer in cache.states.layers] if cache.recurrent else []
         cache.last_ids = ids_N
         position_N = cache.length + (torch.arange(ids_N.numel(), device=ids_N.device) if depth_N is None else depth_N)
         with self._caught(layer_ids) as caught:
@@ -190,7 +162,7 @@ class Target:
                 position_ids=position_N[None],
                 attention_mask=None
                 if ancestors_NN is None
-                else _tree_mask(cache.length, ancestors_NN, self.embed_VH.dtype),
+                else tree_mask(cache.length, ancestors_NN, self.embed_VH.dtype),
                 past_key_values=cache.states,
                 use_cache=True,
             ).last_hidden_state[0]
@@ -215,7 +187,7 @@ class Target:
         before = cache.length - cache.last_ids.numel()
         stays = cache.last_ids[: length - before]
         for layer, saved in zip(cache.states.layers, cache.saved, strict=True):
-            _restore(layer, saved, before - cache.length)
+            restore_states(layer, saved, before - cache.length)
         cache.length = before
         if stays.numel():
             self.extend(cache, stays, ())
@@ -259,34 +231,6 @@ class Target:
                 f"{type(self.model).__name__} scales or caps its logits after lm_head; a drafter shares the bare lm_head, "
                 "so this target is not supported"
             )
-
-
-def _tree_mask(length: int, ancestors_NN: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to the scores, [1, 1, N, length + N]: all of the text, and of the tree each token's ancestors."""
-    past = torch.ones(ancestors_NN.shape[0], length, dtype=torch.bool, device=ancestors_NN.device)
-    seen = torch.cat([past, ancestors_NN], dim=1)
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)[
-        None, None
-    ]
-
-
-def _save(layer: Any) -> dict[str, Any]:
-    """Return copies of a recurrent layer's states, nothing of other layers."""
-    if not isinstance(layer, LinearAttentionCacheLayerMixin):
-        return {}
-    copies = {
-        name: {index: None if state is None else state.clone() for index, state in getattr(layer, name).items()}
-        for name in ("conv_states", "recurrent_states")
-    }
-    flags = {name: dict(getattr(layer, name)) for name in RECURRENT_FLAGS}
-    return copies | flags
-
-
-def _restore(layer: Any, saved: dict[str, Any], tokens_to_remove: int) -> None:
-    for name, value in saved.items():
-        setattr(layer, name, value)
-    if isinstance(layer, DynamicLayer):
-        DynamicLayer.crop(layer, tokens_to_remove)
 
 
 def target_facts(config: Any) -> TargetFacts:
