@@ -121,7 +121,7 @@ def parse_shares(text: str) -> dict[str, float]:
 def _read(path: Path) -> dict[str, Any]:
     found = path if path.is_file() else SHIPPED / path.name
     if not found.is_file() or (found != path and path.name != str(path)):
-        names = ", ".join(sorted(file.name for file in SHIPPED.glob("*.yaml"))) or "none"
+        names = ", ".join(sorted(file.name for file in SHIPPED.glob("build_*.yaml"))) or "none"
         raise ValueError(f"no recipe {str(path)!r} here or in recipes/ ({names})")
     try:
         document = yaml.safe_load(found.read_text(encoding="utf-8"))
