@@ -12,6 +12,7 @@ stays as short as it was, and what was added starts a new one.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -132,6 +133,7 @@ def write(expansion: Expansion, folder: Path, after: Plan | None = None) -> Plan
         shards.publish(place / shard_file(len(written)), [zstandard.ZstdCompressor(level=3).compress(lines)])
         written.append(PlanShard(len(rows), hashlib.sha256(lines).hexdigest()))
     card = {
+        "draftmill": importlib.metadata.version("draftmill"),
         "manifest": expansion.manifest.model_dump(mode="json"),
         "report": expansion.report.as_dict(),
         "shards": [asdict(shard) for shard in written],

@@ -236,6 +236,10 @@ class Manifest(_Model):
             raise ValueError("give `total` (prompts) or `total_tokens`, not both")
         if weighted and self.total is None and self.total_tokens is None:
             raise ValueError(f"sources with a `weight` ({', '.join(weighted)}) need `total` or `total_tokens`")
+        if self.total_tokens is not None and self.total_tokens < self.expected_tokens:
+            raise ValueError(
+                f"`total_tokens` {self.total_tokens} is less than one answer (`expected_tokens` {self.expected_tokens})"
+            )
         if any(share < 0 for share in self.domains.values()) or (self.domains and sum(self.domains.values()) <= 0):
             raise ValueError("`domains` are shares: none negative, and not all zero")
         if self.licenses:

@@ -11,10 +11,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.spec import AbstractBufferedFile
 
 from datagen.expansion import expand
 from datagen.hub import HuggingFaceHub, Repository
 from manifests.schema import Manifest
+
+
+class RangedFile(AbstractBufferedFile):
+    """A file that is fetched by ranges, as the hub's file system gives it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        super().__init__(None, "file", size=len(content), block_size=100)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.content[start:end]
 
 
 class FakeHub:
@@ -34,8 +46,8 @@ class FakeHub:
     def stream(self, repo: str, config: str | None, split: str, commit: str) -> Iterator[dict[str, Any]]:
         yield from self.repositories[repo.split("/")[1]]["splits"][config, split, commit]
 
-    def open(self, repo: str, commit: str, path: str) -> io.BufferedIOBase:
-        return io.BytesIO(self.repositories[repo.split("/")[1]]["files"][path])
+    def open(self, repo: str, commit: str, path: str) -> Any:
+        return RangedFile(self.repositories[repo.split("/")[1]]["files"][path])
 
 
 def _manifest(hub: dict[str, Any], **changes: Any) -> Manifest:

@@ -44,6 +44,8 @@ def test_shares_become_prompts(shares: list[dict[str, Any]], total: int | None, 
 
 def test_a_token_budget_becomes_prompts_by_the_expected_length() -> None:
     assert total_prompts(_manifest([{"weight": 1}], total_tokens=10_500, expected_tokens=1000)) == 10
+    with pytest.raises(ValueError, match="`total_tokens` 999 is less than one answer"):
+        _manifest([{"weight": 1}], total_tokens=999, expected_tokens=1000)
 
 
 @given(
