@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen import draw
@@ -16,6 +16,7 @@ def _drawn(payloads: list[bytes], size: int) -> list[bytes]:
     return [found.payload(int(rank)) for rank in found.ranks()]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), max_size=60), st.integers(0, 40), st.integers(0, 10))
 def test_a_draw_is_the_lowest_ranks_whatever_the_order_and_a_larger_one_holds_it(
     payloads: list[bytes], size: int, more: int

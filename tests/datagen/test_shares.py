@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.shares import allotments, total_prompts
@@ -48,6 +48,7 @@ def test_a_token_budget_becomes_prompts_by_the_expected_length() -> None:
         _manifest([{"weight": 1}], total_tokens=999, expected_tokens=1000)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 99), st.none() | st.integers(1, 200)), min_size=1, max_size=6),
     st.integers(1, 500),
