@@ -16,10 +16,12 @@ import tyro
 from pydantic import ValidationError
 
 from training import compare as comparisons
+from training import diagnose as diagnoses
 from training import evaluation
 from training import export as exports
 from training import recipe as recipes
 from training.compare import CompareOptions
+from training.diagnose import DiagnoseOptions
 from training.evaluation import EvaluateOptions
 from training.export import ExportOptions
 from training.recipe import Recipe
@@ -116,7 +118,18 @@ def _export(options: Annotated[ExportOptions, tyro.conf.arg(name="")]) -> int:
     return 0
 
 
-QUESTIONS: dict[str, Callable[..., int]] = {"evaluate": _evaluate, "compare": _compare, "export": _export}
+def _diagnose(options: Annotated[DiagnoseOptions, tyro.conf.arg(name="")]) -> int:
+    """Read a run's metrics and say what is likely wrong with it, and which knob to turn."""
+    diagnoses.print_diagnosis(diagnoses.diagnose(options))
+    return 0
+
+
+QUESTIONS: dict[str, Callable[..., int]] = {
+    "evaluate": _evaluate,
+    "compare": _compare,
+    "export": _export,
+    "diagnose": _diagnose,
+}
 """The commands of `drafter`. Their options are light models; what answers them imports torch when it is called."""
 
 
