@@ -24,7 +24,8 @@ import torch
 
 from benchmarks.domain_phrases import WORDS
 from curation import rows as row_format
-from curation.classify import MARKS, TABLE_BITS, Model, answer_of, by_rule, marks_of, question_of, save, word_features
+from curation.classify import MARKS, TABLE_BITS, Model, marks_of, save, word_features
+from curation.domain_rules import answer_of, by_rule, question_of
 from curation.facts import DOMAINS, OTHER, ReadingSettings
 
 FIRST_SIX = ("code", "math", "science", "chat", "writing", "tool_use")

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from curation import rows
+from curation.classify import model_digest
 from curation.facts import FACTS_SCHEMA, FACTS_VERSION, ReadingSettings
 from curation.files import read_lines
 from curation.lines import Line
@@ -84,6 +85,7 @@ def settings_digest(settings: ReadingSettings) -> str:
     """Return eight hexadecimal digits that change whenever facts or signatures would."""
     made_of: dict[str, Any] = {
         "version": FACTS_VERSION,
+        "model": model_digest(),
         **settings.model_dump(mode="json", exclude={"source_domains", "labels"}),
     }
     if settings.labels is not None:

@@ -9,18 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from curation.classify import (
-    MARKS,
-    Model,
-    asks_for_code,
-    by_rule,
-    classify,
-    is_plain_code,
-    load,
-    save,
-    shipped_model,
-    word_features,
-)
+from curation.classify import MARKS, Model, classify, load, save, shipped_model, word_features
+from curation.domain_rules import asks_for_code, by_rule, is_plain_code
 from curation.facts import DOMAINS, OTHER, ReadingSettings
 from curation.rows import prompt_text
 
