@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from datagen import shards
 from datagen.progress import Snapshot, Tally, seconds_left
 
 _FIRST_LINE_S = 10.0
@@ -141,9 +139,27 @@ def status(snapshot: Snapshot, tally: Tally) -> dict[str, Any]:
     }
 
 
-def write_status(path: Path, snapshot: Snapshot, tally: Tally) -> None:
-    """Rewrite `status.json`."""
-    shards.write_card(path, status(snapshot, tally))
+def prometheus_text(said: dict[str, Any]) -> str:
+    """Return a status in Prometheus's text exposition format."""
+    samples = [
+        *((f'datagen_rows{{state="{state}"}}', num) for state, num in said["rows"].items()),
+        *((f'datagen_shards{{state="{state}"}}', num) for state, num in said["shards"].items()),
+        *(
+            (f'datagen_completion_tokens_per_s{{over="{over}"}}', num)
+            for over, num in said["completion_tokens_per_s"].items()
+        ),
+        *((f'datagen_tokens_total{{kind="{kind}"}}', said["tokens"][kind]) for kind in ("prompt", "completion")),
+        *((f'datagen_finish_total{{reason="{reason}"}}', num) for reason, num in said["finish_reasons"].items()),
+        *((f'datagen_flags_total{{flag="{flag}"}}', num) for flag, num in said["flags"].items()),
+        *((f'datagen_faults_total{{kind="{kind}"}}', num) for kind, num in said["faults"].items()),
+        *(
+            (f'datagen_source_completion_tokens_total{{source="{name}"}}', source["completion_tokens"])
+            for name, source in said["sources"].items()
+        ),
+        ("datagen_oldest_in_flight_seconds", said["oldest_in_flight_s"]),
+        ("datagen_disk_free_bytes", said["disk_free_bytes"]),
+    ]
+    return "".join(f"{name} {value}\n" for name, value in samples)
 
 
 def duration(seconds: float | None) -> str:

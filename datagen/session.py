@@ -27,7 +27,7 @@ from datagen.engines.http import HttpEngine, HttpOptions
 from datagen.engines.ray import RayEngine, RayOptions
 from datagen.engines.vllm import VllmEngine
 from datagen.ledger import Ledger
-from datagen.progress_view import View, write_status
+from datagen.progress_view import View, prometheus_text, status
 from datagen.runner import Outcome, Run, RunOptions, nothing_left
 from manifests import schema
 
@@ -57,6 +57,8 @@ class RunCommand(BaseModel):
     """How many processes share the folder."""
     quiet: bool = False
     """Show no progress."""
+    prometheus: Path | None = None
+    """Keep this file in Prometheus's text format, for node_exporter's textfile collector."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = RunOptions()
     """How the run behaves."""
     echo: EchoOptions = EchoOptions()
@@ -125,14 +127,20 @@ async def answer(command: RunCommand, interrupts: Interrupts) -> Outcome:
 
         renderer = Renderer(manifest.target, path.parent)
         engine = make_engine(command, manifest.target, renderer.model, renderer.context_length)
-        return await work(book, engine, renderer, command.options, interrupts, view)
+        view.say(f"{command.engine}: starting")
+        return await work(book, engine, renderer, command.options, interrupts, view, command.prometheus)
 
 
 async def work(
-    book: Ledger, engine: Engine, renderer: PromptRenderer, options: RunOptions, interrupts: Interrupts, view: View
+    book: Ledger,
+    engine: Engine,
+    renderer: PromptRenderer,
+    options: RunOptions,
+    interrupts: Interrupts,
+    view: View,
+    prometheus: Path | None = None,
 ) -> Outcome:
     """Start the engine, say in `run.json` what is about to be used, and run. The caller holds the rank's lock."""
-    view.say(f"{type(engine).__name__}: starting")
     try:
         await engine.start()
         with locking.exclusive(book.hidden / "card.lock"):
@@ -140,7 +148,7 @@ async def work(
         run = Run(book, engine, renderer, options)
         loop = asyncio.get_running_loop()
         interrupts.ask(lambda: _from_signal(loop, run))
-        return await _watched(run, view, book.folder / status_name(book.rank, book.world))
+        return await _watched(run, view, book.folder / status_name(book.rank, book.world), prometheus)
     finally:
         await engine.close()
 
@@ -189,13 +197,16 @@ def _from_signal(loop: asyncio.AbstractEventLoop, run: Run) -> None:
     loop.call_soon_threadsafe(run.stop)
 
 
-async def _watched(run: Run, view: View, status_path: Path) -> Outcome:
+async def _watched(run: Run, view: View, status_path: Path, prometheus: Path | None) -> Outcome:
     """Run to the end, showing progress and keeping `status.json` fresh."""
 
     def look() -> None:
         snapshot = run.snapshot()
         view.show(snapshot, run.tally)
-        write_status(status_path, snapshot, run.tally)
+        said = status(snapshot, run.tally)
+        shards.write_card(status_path, said)
+        if prometheus is not None:
+            shards.publish(prometheus, [prometheus_text(said).encode()])
 
     async def look_on() -> None:
         while True:
