@@ -80,20 +80,17 @@ def prepare(options: AskingOptions) -> Asked:
         ValueError: neither set nor prompts, or one of them or the target is not there.
     """
     import torch
-    from transformers import GenerationConfig
 
-    from training.decode import Limits
     from training.target import Target
 
     folder, named = locate(options)
     chat = open_chat(options, folder, named)
     prompts = find_prompts(options, chat)
+    limits = find_limits(options, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     target = Target.load(folder, getattr(torch, options.dtype), device, options.trust_remote_code)
-    ends = _end_tokens(GenerationConfig, folder)
-    limits = Limits(options.max_new_tokens, ends, options.temperature)
     conditions = describe(options, folder, named, chat, prompts) | {
-        "end_token_ids": sorted(ends),
+        "end_token_ids": sorted(limits.end_token_ids),
         "dtype": options.dtype,
         "device": str(device),
         "threads": torch.get_num_threads(),
@@ -101,6 +98,24 @@ def prepare(options: AskingOptions) -> Asked:
         | {name: metadata.version(name) for name in ("draftmill", "torch", "transformers")},
     }
     return Asked(target, folder, chat, prompts, limits, conditions)
+
+
+def prepare_prompts(options: AskingOptions) -> tuple[list[Prompt], Limits, dict[str, Any]]:
+    """Render the prompts without loading the target, whose folder serves for its tokenizer only; return them with limits and
+    conditions."""
+    folder, named = locate(options)
+    chat = open_chat(options, folder, named)
+    prompts = find_prompts(options, chat)
+    return prompts, find_limits(options, folder), describe(options, folder, named, chat, prompts)
+
+
+def find_limits(options: AskingOptions, folder: str) -> Limits:
+    """Return when texts end: at the options' length, or at the tokens that the target's generation config names."""
+    from transformers import GenerationConfig
+
+    from training.decode import Limits
+
+    return Limits(options.max_new_tokens, _end_tokens(GenerationConfig, folder), options.temperature)
 
 
 def locate(options: AskingOptions) -> tuple[str, dict[str, Any]]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from training.prompts import Prompt
     from training.proposers import Proposer
 
-TRAINED, UNTRAINED, LOOKUP = "trained", "untrained", "prompt-lookup"
-"""Names of the drafter, of its shape with fresh weights, and of n-grams of the text itself."""
+TRAINED, UNTRAINED, LOOKUP, SERVED = "trained", "untrained", "prompt-lookup", "served"
+"""Names of the drafter, of its shape with fresh weights, of n-grams of the text itself, and of what a server drafts with."""
 
 LARGEST_TIE = 1e-3
 """Logits closer than this are a tie in float32: which is larger depends on the order of additions, hence on batch shapes."""
@@ -56,6 +56,8 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
 
     for mode in options.modes:
         tree_nodes(mode)
+    if options.server is not None:
+        return evaluate_server(options)
     if options.run is None:
         raise ValueError(
             "no drafter: give a run, a step_N or an exported folder as --run, or --server for a served one"
@@ -87,6 +89,45 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     return report | {"path": str(out)}
 
 
+def evaluate_server(options: EvaluateOptions) -> dict[str, Any]:
+    """Measure a served target and drafter, write the report and its page, and return the report.
+
+    Raises:
+        ValueError: nothing answers, it drafts nothing, or there is nothing to ask.
+    """
+    from tqdm import tqdm
+
+    from training.asking import prepare_prompts
+    from training.evaluation_page import render
+    from training.prompt_journal import PromptJournal, write_json, write_text
+    from training.served import Server
+
+    assert options.server is not None
+    if options.turns == "all":
+        raise ValueError("--turns all needs the target here; a server is asked first turns")
+    server = Server(options.server)
+    prompts, limits, conditions = prepare_prompts(options)
+    conditions |= {
+        "drafter": {"path": f"{server.engine} at {server.url}", "model": server.model},
+        "modes": ["chain"],
+        "dtype": "the server's",
+        "device": "the server's",
+    }
+    out = options.out or Path("evaluation.json")
+    journal = PromptJournal(out.parent, "evaluation", conditions)
+    left = [prompt for prompt in prompts if prompt.id not in journal.done]
+    for prompt in tqdm(left, desc="prompts", unit="prompt", disable=None, file=sys.stderr):
+        journal.add(prompt.id, asdict(server.ask(prompt, limits, options.seed)))
+    measured = [_served(prompt, journal.done[prompt.id]) for prompt in prompts]
+    report = report_of(conditions, measured, SERVED)
+    if not all(journal.done[prompt.id]["by_round"] for prompt in prompts):
+        _forget_rounds(report)
+    write_json(out, report)
+    write_text(out.with_suffix(".html"), render(report))
+    journal.remove()
+    return report | {"path": str(out)}
+
+
 def open_proposers(
     asked: Asked, drafters: dict[str, DFlashDrafter], baselines: Iterable[str], seed: int
 ) -> dict[str, Proposer]:
@@ -110,8 +151,8 @@ def open_proposers(
     return proposers
 
 
-def report_of(conditions: dict[str, Any], measured: list[Measured]) -> dict[str, Any]:
-    """Return what evaluation.json holds. `all` and `by_domain` are those of the drafter in the first mode."""
+def report_of(conditions: dict[str, Any], measured: list[Measured], headline: str = TRAINED) -> dict[str, Any]:
+    """Return what evaluation.json holds. `all` and `by_domain` are those of the headline's proposer in the first mode."""
     from training.evaluate import acceptance_by, speeds
 
     groups: dict[str, Any] = {}
@@ -122,12 +163,13 @@ def report_of(conditions: dict[str, Any], measured: list[Measured]) -> dict[str,
                 place["all"] = asdict(found)
             else:
                 place[name][value] = asdict(found)
-    drafted = [one for one in measured if one.drafter != "plain"]
-    headline = groups[TRAINED][conditions["modes"][0]]
+    drafted = [one for one in measured if one.drafter not in ("plain", SERVED)]
+    first = groups[headline][conditions["modes"][0]]
     return {
         "conditions": conditions,
-        "all": headline["all"],
-        "by_domain": headline["by_domain"],
+        "headline": headline,
+        "all": first["all"],
+        "by_domain": first["by_domain"],
         "results": groups,
         "texts": len(drafted),
         "same_text": sum(one.same_text for one in drafted),
@@ -145,7 +187,7 @@ def report_of(conditions: dict[str, Any], measured: list[Measured]) -> dict[str,
 def is_lossless(conditions: dict[str, Any], drafted: list[Measured]) -> bool | None:
     """Return whether every text is that of plain decoding but for ties; None where that is no fair demand: sampled texts
     follow other random numbers, and bfloat16 rounds differently from shape to shape."""
-    if conditions["temperature"] > 0 or conditions["dtype"] != "float32":
+    if conditions["temperature"] > 0 or conditions["dtype"] != "float32" or not drafted:
         return None
     return all(one.same_text or (one.tie_gap is not None and one.tie_gap < LARGEST_TIE) for one in drafted)
 
@@ -156,8 +198,8 @@ def print_report(report: dict[str, Any]) -> None:
 
     console = Console()
     for mode in report["conditions"]["modes"]:
-        console.print(_table(report["results"], mode))
-        slots = report["results"][TRAINED][mode]["all"]["slot_acceptance"]
+        console.print(_table(report, mode))
+        slots = report["results"][report["headline"]][mode]["all"]["slot_acceptance"]
         console.print("accepted by slot, earlier slots accepted: " + "  ".join(f"{share:.2f}" for share in slots))
     console.print(say_conditions(report["conditions"]) + "; intervals are 95%, by prompt")
     for line in say_losslessness(report):
@@ -173,6 +215,8 @@ def print_report(report: dict[str, Any]) -> None:
 
 def say_losslessness(report: dict[str, Any]) -> list[str]:
     """Say how many texts are the target's own, and what those that are not differ by."""
+    if not report["texts"]:
+        return ["a server's texts are not compared with plain decoding"]
     lines = [f"{report['same_text']} of {report['texts']} texts equal plain decoding token for token"]
     if report["lossless"] is None:
         conditions = report["conditions"]
@@ -217,22 +261,41 @@ def _conversation(
     return measured
 
 
-def _table(results: dict[str, Any], mode: str) -> Any:
+def _served(prompt: Prompt, found: dict[str, Any]) -> Measured:
+    from training.acceptance import PromptRounds
+    from training.evaluate import Measured
+
+    rounds = PromptRounds(**found["rounds"])
+    return Measured(
+        prompt.id, prompt.domain, prompt.source, SERVED, "chain", rounds.gained_tokens + 1, rounds.accepted,
+        0, rounds.cut, False, None, found["seconds"], 0.0,
+    )  # fmt: skip
+
+
+def _forget_rounds(report: dict[str, Any]) -> None:
+    """Drop what needs rounds one by one, where the server told their number and sum only."""
+    for mode in report["results"][SERVED].values():
+        for found in (mode["all"], *mode["by_domain"].values(), *mode["by_source"].values()):
+            found["slot_acceptance"], found["histogram"] = [], []
+
+
+def _table(report: dict[str, Any], mode: str) -> Any:
     from rich.table import Table
 
+    results, headline = report["results"], report["headline"]
     names = [name for name in results if mode in results[name]]
     table = Table(title=f"tau, tokens per target forward ({mode})")
     table.add_column("domain")
-    for name in ("prompts", "rounds", TRAINED, "95% interval", "per prompt", *(n for n in names if n != TRAINED)):
+    for name in ("prompts", "rounds", headline, "95% interval", "per prompt", *(n for n in names if n != headline)):
         table.add_column(name, justify="right")
-    ours = results[TRAINED][mode]
+    ours = results[headline][mode]
     for domain in [*sorted(ours["by_domain"]), "all"]:
 
         def found(name: str, domain: str = domain) -> dict[str, Any]:
             place = results[name][mode]
             return place["all"] if domain == "all" else place["by_domain"][domain]
 
-        one = found(TRAINED)
+        one = found(headline)
         interval = "-" if one["tau_interval"] is None else "{:.2f} to {:.2f}".format(*one["tau_interval"])
         table.add_row(
             domain,
@@ -241,6 +304,6 @@ def _table(results: dict[str, Any], mode: str) -> Any:
             f"{one['tau']:.2f}",
             interval,
             f"{one['tau_per_prompt']:.2f}",
-            *(f"{found(name)['tau']:.2f}" for name in names if name != TRAINED),
+            *(f"{found(name)['tau']:.2f}" for name in names if name != headline),
         )
     return table
