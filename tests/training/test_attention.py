@@ -123,8 +123,9 @@ def test_scores_computed_in_vain_are_few_and_every_visible_pair_is_computed_once
 
 
 @pytest.mark.leak
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("backend", ["reference", "structured"])
+@pytest.mark.parametrize("backend", ["reference", "structured", "flex"])
 def test_keys_and_values_that_a_block_may_not_see_change_nothing_to_the_bit(batch, backend, window):
     layout = layout_of(batch, budget=40)
     inputs = [x.detach() for x in random_inputs(layout, torch.float32)]
