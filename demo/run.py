@@ -42,7 +42,7 @@ STEPS = (
     Step("Train a small DFlash drafter", f"train --data tokenized_v1 --recipe demo.yaml --out {RUN}"),
     Step(
         "Decode held-out prompts with it",
-        f"drafter evaluate --run {RUN} --data tokenized_v1",
+        f"drafter evaluate --run {RUN} --data tokenized_v1 --max-prompts-per-domain 2 --max-new-tokens 48",
         f"{RUN}/evaluation.json",
     ),
 )
