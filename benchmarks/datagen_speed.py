@@ -28,7 +28,8 @@ from pydantic import BaseModel, ConfigDict
 from datagen import ledger
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.ledger import Ledger
-from datagen.runner import Run, RunOptions
+from datagen.outcome import RunOptions
+from datagen.runner import Run
 from manifests import schema
 from manifests.schema import Manifest, Sampling, Source, Target
 

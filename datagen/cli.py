@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import tyro
 
 from datagen.export import ExportCommand
+from datagen.outcome import Outcome
 from datagen.plan_commands import ImportMixCommand, PlanCommand
-from datagen.runner import Outcome
 from datagen.session import Interrupts, RunCommand, answer
 from datagen.survey import StatusCommand
 from datagen.verify import VerifyCommand

@@ -20,10 +20,7 @@ import errno
 import shutil
 import time
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from datagen import rendering, shards
 from datagen.admission import Deadlines, Lengths, Limit, Queue, Row, backoff_s
@@ -37,62 +34,14 @@ from datagen.engines import (
     RowError,
     TransientError,
 )
+from datagen.health import Health
 from datagen.ledger import Failure, Ledger, OpenShard
+from datagen.outcome import End, Outcome, RunOptions
 from datagen.progress import Snapshot, Tally
-
-End = Literal["complete", "interrupted", "engine down", "disk low", "too many bad answers"]
-"""How a run ends. All but the first leave rows pending; the same command goes on from there."""
 
 _TICK_S = 1.0
 _CLOSING_S = 5.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class RunOptions(BaseModel):
-    """How a run behaves; nothing here changes what is asked or what a row looks like."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    retry_failed: bool = False
-    """Ask again for the rows that `failed.jsonl` lists."""
-    open_shards: int = Field(default=16, ge=1)
-    """Shards being answered at once; bounds memory and the journals' room on disk."""
-    attempts: int = Field(default=5, ge=1)
-    """Times a row may fail in passing before it is recorded as failed."""
-    backoff_s: float = Field(default=1.0, ge=0)
-    """Wait before the second attempt; doubles up to `longest_backoff_s`."""
-    longest_backoff_s: float = Field(default=60.0, ge=0)
-    """Longest wait between attempts, and between probes of an engine that is down."""
-    floor_tokens_per_s: float = Field(default=0.5, gt=0)
-    """Slowest speed of one request that still counts as alive, until speeds have been observed."""
-    allowance_s: float = Field(default=300.0, gt=0)
-    """What a request may take besides generating: queueing, prefill."""
-    patience_s: float = Field(default=1800.0, ge=0)
-    """How long the engine may answer nothing but faults before the run stops."""
-    max_bad_frac: float = Field(default=0.5, ge=0, le=1)
-    """Stop when more than this fraction of the answers is flagged or failed; 1 never stops."""
-    bad_after_rows: int = Field(default=500, ge=1)
-    """Rows to see before `max_bad_frac` is looked at."""
-    sync_rows: int = Field(default=50, ge=1)
-    """Answers after which the journals are made durable, ..."""
-    sync_s: float = Field(default=1.0, gt=0)
-    """... or the seconds, whichever comes first."""
-    disk_reserve_mib: float = Field(default=256.0, ge=0)
-    """Stop cleanly when less than this is free, besides what the open shards need to be published."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    end: End
-    message: str
-    """More about it, for people; empty when there is nothing to say."""
-    num_done: int
-    num_failed: int
-    num_pending: int
-    """Rows of this rank; together they are the rank's share of the plan."""
-    tally: Tally
 
 
 class Run:
@@ -104,9 +53,7 @@ class Run:
         engine: Engine,
         renderer: PromptRenderer,
         options: RunOptions,
-        expected_tokens: float = 1024,
     ) -> None:
-        """Args: `expected_tokens` per answer, before any was seen."""
         self.ledger = ledger
         self.engine = engine
         self.renderer = renderer
@@ -124,6 +71,7 @@ class Run:
         self._delayed: set[asyncio.TimerHandle] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._complete: asyncio.Queue[OpenShard] = asyncio.Queue()
+        self._publishing: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._sync_now = asyncio.Event()
         self._num_unsynced = 0
@@ -131,12 +79,7 @@ class Run:
         """Open shards with failures that `failed.jsonl` does not show yet."""
         self._end: tuple[End, str] | None = None
         self._crash: BaseException | None = None
-        self._paused_until = 0.0
-        self._is_down = False
-        self._last_success = time.monotonic()
-        self._trouble = ""
-        self._first_fault: float | None = None
-        """When faults began that no success has followed."""
+        self._health = Health(options.patience_s, last_success=time.monotonic())
         self._count_shards()
 
     def stop(self, end: End = "interrupted", message: str = "") -> None:
@@ -178,7 +121,7 @@ class Run:
         now = time.monotonic()
         done = self._finished_done + sum(len(shard.done) for shard in self._open.values())
         failed = self._finished_failed + sum(len(shard.failed) for shard in self._open.values())
-        running = "engine down" if self._is_down else "paused" if now < self._paused_until else "running"
+        state = self._health.state(now)
         return Snapshot(
             num_rows=self._num_rows,
             num_done=done,
@@ -191,19 +134,23 @@ class Run:
             tokens_left=self._tokens_left(),
             oldest_s=max((now - started for _, started in self._in_flight.values()), default=0.0),
             disk_free_bytes=shutil.disk_usage(self.ledger.folder).free,
-            state=self._end[0] if self._end else running,
-            trouble="" if running == "running" else self._trouble,
+            state=self._end[0] if self._end else state,
+            trouble="" if state == "running" else self._health.trouble,
         )
 
     # -- admission
 
     def _open_shards(self) -> None:
-        while self._to_open and len(self._open) < self.options.open_shards:
+        while self._to_open and (len(self._open) < self.options.open_shards or self._could_admit_more()):
             index = self._to_open.pop()
             shard = self.ledger.open(index, self.options.retry_failed)
             self._open[index] = shard
             self._enqueue(shard)
             self._check_complete(shard)
+
+    def _could_admit_more(self) -> bool:
+        """Whether the open shards are too small to keep the engine busy."""
+        return len(self._queue) + len(self._in_flight) + len(self._delayed) < self.limit.current
 
     def _enqueue(self, shard: OpenShard) -> None:
         """Queue the rows that can be asked; turns whose earlier turn is pending wait for it."""
@@ -227,7 +174,7 @@ class Run:
 
     def _admit(self) -> None:
         self.limit.most = self.engine.capacity
-        if self._is_down or self._end or time.monotonic() < self._paused_until:
+        if self._end or not self._health.admits(time.monotonic()):
             return
         while len(self._queue) and len(self._in_flight) < self.limit.current:
             row = self._queue.pop(longest_first=not self._to_open)
@@ -284,8 +231,7 @@ class Run:
         answer = make_row(row.planned, messages, request, generation, self.renderer)
         shard = self._open[row.shard]
         shard.record(row.position, shards.encode_row(answer).rstrip(b"\n"))
-        self._last_success = time.monotonic()
-        self._first_fault = None
+        self._health.succeeded(time.monotonic())
         self.limit.succeeded()
         num_tokens = len(generation.token_ids)
         self.deadlines.observe(num_tokens, took_s)
@@ -314,13 +260,13 @@ class Run:
 
     def _failed_in_passing(self, row: Row, started: float, message: str) -> None:
         self.tally.faults["transient"] += 1
-        self._fault()
+        self._health.fault(time.monotonic(), message)
         row.attempts += 1
         if row.attempts < self.options.attempts:
             self._later(
                 row, backoff_s(row.planned.id, row.attempts, self.options.backoff_s, self.options.longest_backoff_s)
             )
-        elif self._last_success > started:
+        elif self._health.last_success > started:
             self._fail(row, Failure("transient", message, row.attempts))
         else:
             self._spawn(self._judge(row, message))
@@ -336,22 +282,20 @@ class Run:
     def _refused_for_now(self, row: Row, started: float, error: CapacityError) -> None:
         now = time.monotonic()
         self.tally.faults["capacity"] += 1
-        self._trouble = str(error)
-        self._fault()
+        self._health.fault(now, str(error))
         self.limit.refused(started, now)
         wait = backoff_s(row.planned.id, 1, self.options.backoff_s, self.options.longest_backoff_s)
         if error.retry_after_s is not None:
             wait = max(wait, error.retry_after_s)
-            self._paused_until = max(self._paused_until, now + error.retry_after_s)
+            self._health.pause(now + error.retry_after_s)
         self._later(row, wait)
 
     def _lost_engine(self, row: Row, message: str) -> None:
         self.tally.faults["engine down"] += 1
-        self._fault()
+        self._health.fault(time.monotonic(), message)
         self._queue.push(row)
-        self._trouble = message
-        if not self._is_down:
-            self._is_down = True
+        if not self._health.is_down:
+            self._health.is_down = True
             self._spawn(self._probe(message))
         self._wake.set()
 
@@ -360,23 +304,17 @@ class Run:
         wait = self.options.backoff_s
         try:
             while not await self.engine.healthy():
-                if self._is_out_of_patience():
+                if self._is_hopeless():
                     return self.stop("engine down", message)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, self.options.longest_backoff_s)
         except EngineDownError as error:
             return self.stop("engine down", str(error))
-        self._is_down = False
+        self._health.is_down = False
         self._wake.set()
 
-    def _fault(self) -> None:
-        self._first_fault = self._first_fault or time.monotonic()
-
-    def _is_out_of_patience(self) -> bool:
-        """Whether faults have gone on too long, and nothing in flight could still prove the engine well."""
-        if self._first_fault is None or time.monotonic() - self._first_fault < self.options.patience_s:
-            return False
-        return all(started > self._first_fault for _, started in self._in_flight.values())
+    def _is_hopeless(self) -> bool:
+        return self._health.is_hopeless(time.monotonic(), (started for _, started in self._in_flight.values()))
 
     def _later(self, row: Row, seconds: float) -> None:
         def again() -> None:
@@ -404,7 +342,8 @@ class Run:
     async def _publish_complete(self) -> None:
         while True:
             shard = await self._complete.get()
-            await asyncio.to_thread(self.ledger.publish, shard)
+            self._publishing = asyncio.ensure_future(asyncio.to_thread(self.ledger.publish, shard))
+            await asyncio.shield(self._publishing)
             self._finished_done += len(shard.done)
             self._finished_failed += len(shard.failed)
             del self._open[shard.index]
@@ -436,7 +375,7 @@ class Run:
                 self.stop("disk low", f"{free / 2**20:,.0f} MiB free, {needed / 2**20:,.0f} MiB needed")
             elif seen >= options.bad_after_rows and self.tally.bad_frac > options.max_bad_frac:
                 self.stop("too many bad answers", _bad(self.tally))
-            elif self._is_out_of_patience():
+            elif self._is_hopeless():
                 self.stop("engine down", f"nothing but faults for {options.patience_s:.0f} s")
             await asyncio.sleep(_TICK_S)
 
@@ -459,6 +398,8 @@ class Run:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING_S)
+        if self._publishing is not None:
+            await asyncio.wait([self._publishing])
         for shard in self._open.values():
             shard.close()
 
@@ -486,14 +427,6 @@ class Run:
                 planned = shard.rows[position]
                 left += self.lengths.expected(planned.source, planned.sampling.max_tokens)
         return left
-
-
-def nothing_left(ledger: Ledger) -> Outcome:
-    """Return the outcome of a rank whose shards are all finished: no engine is needed for it."""
-    mine = set(range(ledger.rank, ledger.plan.num_shards, ledger.world))
-    num_rows = sum(ledger.plan.shards[index].num_rows for index in mine)
-    failed = ledger.num_failed_in(mine)
-    return Outcome("complete", "", num_rows - failed, failed, 0, Tally(Lengths(0)))
 
 
 def _parent_failed(parent: str | None) -> Failure:

@@ -27,8 +27,9 @@ from datagen.engines.http import HttpEngine, HttpOptions
 from datagen.engines.ray import RayEngine, RayOptions
 from datagen.engines.vllm import VllmEngine
 from datagen.ledger import Ledger
+from datagen.outcome import Outcome, RunOptions, nothing_left
 from datagen.progress_view import View, prometheus_text, status
-from datagen.runner import Outcome, Run, RunOptions, nothing_left
+from datagen.runner import Run
 from manifests import schema
 
 if TYPE_CHECKING:

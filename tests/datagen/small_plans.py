@@ -14,9 +14,10 @@ from datagen import ledger, shards
 from datagen.engines import Engine
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.ledger import Ledger
+from datagen.outcome import Outcome, RunOptions
 from datagen.plan import CARD, FOLDER, Plan, open_plan, shard_file
 from datagen.prompts import PlannedPrompt, encode
-from datagen.runner import Outcome, Run, RunOptions
+from datagen.runner import Run
 from manifests.schema import Manifest, Sampling, Source, Target
 
 QUICK = RunOptions(backoff_s=0.01, longest_backoff_s=0.05, sync_s=0.05, disk_reserve_mib=0, max_bad_frac=1)

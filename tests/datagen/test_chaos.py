@@ -39,6 +39,7 @@ class Forker:
             [sys.executable, "-m", "tests.datagen.chaos_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
         )
@@ -139,7 +140,7 @@ def assert_survives(forker: Forker, folder: Path, num_kills: int) -> None:
     while killed.total() < num_kills:
         num_folders += 1
         plan = make_plan(folder / f"run_{num_folders}", 60, turns=2)
-        kill_until_complete(forker, plan, draw, killed)
+        kill_until_complete(forker, plan, draw, killed, num_kills)
         assert published(plan.folder) == expected
         assert ledger.read_failed(plan.folder) == failed
         found = verify(VerifyCommand(folder=plan.folder))
@@ -148,9 +149,11 @@ def assert_survives(forker: Forker, folder: Path, num_kills: int) -> None:
         print(f"{kind.name}: {killed[kind]} kills, 0 lost, 0 doubled, {num_folders} folders, all bytes equal")
 
 
-def kill_until_complete(forker: Forker, plan: Plan, draw: random.Random, killed: Counter[signal.Signals]) -> None:
-    """Start a run, kill it after a random time, and again, until one gets through."""
-    while True:
+def kill_until_complete(
+    forker: Forker, plan: Plan, draw: random.Random, killed: Counter[signal.Signals], most: int
+) -> None:
+    """Start a run, kill it after a random time, and again, until one gets through; the last one always does."""
+    while killed.total() < most:
         group = forker.start(plan.folder)
         time.sleep(draw.uniform(0, LONGEST_LIFE_S))
         kind = draw.choice(KINDS)
@@ -163,6 +166,8 @@ def kill_until_complete(forker: Forker, plan: Plan, draw: random.Random, killed:
             return
         assert code in (-kind, 128 + kind), "killed before the handlers were there, by SIGKILL, or stopped as asked"
         killed[kind] += 1
+    forker.start(plan.folder)
+    assert forker.end() == 0
 
 
 def wait_for_lock(folder: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 from datagen import ledger, shards
 from datagen.engines.http import HttpEngine, HttpOptions
 from datagen.ledger import Ledger
+from datagen.outcome import Outcome, RunOptions
 from datagen.plan import Plan
-from datagen.runner import Outcome, Run, RunOptions
+from datagen.runner import Run
 from tests.datagen.fake_server import HARMLESS, MODES, FakeServer
 from tests.datagen.small_plans import QUICK, ByteRenderer, make_plan, published
 

@@ -14,7 +14,8 @@ from datagen.engines import Request
 from datagen.engines.echo import EchoEngine, EchoOptions
 from datagen.engines.ray import RayEngine, RayOptions
 from datagen.ledger import Ledger
-from datagen.runner import Outcome, Run
+from datagen.outcome import Outcome
+from datagen.runner import Run
 from manifests.schema import Sampling
 from tests.datagen.small_plans import QUICK, ByteRenderer, make_plan, published, run_plan
 

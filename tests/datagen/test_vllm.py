@@ -28,7 +28,7 @@ from demo.smollm2 import convert, find_gguf
 from manifests.schema import Sampling, Target
 
 pytest.importorskip("vllm", reason="needs draftmill[vllm], or draftmill[cpu]")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CONTEXT = 512
 SETTINGS = {"enforce_eager": True, "max_num_seqs": 16}
