@@ -11,6 +11,7 @@ import hashlib
 import multiprocessing
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -168,13 +169,21 @@ def _read_each(
             yield path, read_shard(path, cache, settings)
         return
     # Spawned, not forked: polars and pyarrow have threads of their own.
-    with ProcessPoolExecutor(min(workers, len(paths)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        min(workers, len(paths)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_leave_interrupts_to_the_parent,
+    ) as pool:
         running = {pool.submit(read_shard, path, cache, settings): path for path in paths}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _gather_facts(

@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-FACTS_VERSION = 1
+FACTS_VERSION = 2
 """Part of the cache key; raised when a fact changes its meaning, so that facts on disk are never misread."""
 
 DOMAINS = ("code", "math", "science", "chat", "writing", "tool_use", "reasoning", "instruction_following", "safety")

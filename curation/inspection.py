@@ -15,6 +15,7 @@ import xxhash
 
 from curation.corpus import Corpus
 from curation.facts import Flag
+from curation.table import printable
 
 AXES = ("domain", "source", "language", "finish_reason")
 _WIDTH = 100
@@ -60,7 +61,7 @@ def row_text(row: dict[str, Any], fact: dict[str, Any]) -> str:
         f"language {fact['language']}, {fact['prompt_tokens']:,} + {fact['completion_tokens']:,} tokens, finish {fact['finish_reason'] or 'unknown'}"
         + (f", {', '.join(flags)}" if flags else "")
     )
-    parts = [_clean(head)]
+    parts = [printable(head)]
     for message in row["messages"]:
         parts.append(_quoted(message["role"], message["content"]))
     if row.get("reasoning"):
@@ -77,12 +78,7 @@ def _quoted(name: str, text: str) -> str:
         )
     lines = [
         part
-        for line in _clean(text).split("\n")
+        for line in printable(text.expandtabs(4)).split("\n")
         for part in textwrap.wrap(line, _WIDTH, replace_whitespace=False) or [""]
     ]
     return "\n".join([f"[{name}]", *(f"  {line}" for line in lines)])
-
-
-def _clean(text: str) -> str:
-    """Return text without the control characters that a terminal would obey."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)

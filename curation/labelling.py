@@ -6,10 +6,12 @@ so that stopping loses nothing, and rows that have one are not asked about again
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
+import polars as pl
 
 from curation.classify import source_priors
 from curation.corpus import Corpus
@@ -24,17 +26,18 @@ QUESTION = (
 
 
 def unlabelled(corpus: Corpus, path: Path, per_source: int) -> Iterator[int]:
-    """Yield positions of rows to label: of each source that the manifest gives no domain, until it has `per_source` labels."""
-    done = {label["id"] for label in _labels(path)}
-    counts: dict[str, int] = {}
-    for label in _labels(path):
-        counts[label["source"]] = counts.get(label["source"], 0) + 1
-    for source in corpus.facts["source"].unique(maintain_order=True):
-        missing = per_source - counts.get(source, 0)
-        for position in select(corpus, count=per_source + len(done), source=source):
-            if missing > 0 and corpus.facts["id"][position] not in done:
-                missing -= 1
-                yield position
+    """Yield positions of rows to label: of each source whose rows carry no domain, until it has `per_source` labels."""
+    labels = _labels(path)
+    done = {label["id"] for label in labels}
+    counts = Counter(label["source"] for label in labels)
+    bare = corpus.facts.filter(
+        pl.col("domain_manifest").is_null() & ~pl.col("source").is_in(list(corpus.settings.source_domains))
+    )
+    open_ids = set(bare["id"])
+    for source in bare["source"].unique(maintain_order=True):
+        candidates = select(corpus, count=corpus.facts.height, source=source)
+        left = [place for place in candidates if (id_ := corpus.facts["id"][place]) in open_ids and id_ not in done]
+        yield from left[: max(0, per_source - counts[source])]
 
 
 def label(corpus: Corpus, path: Path, per_source: int, ask: Callable[[str], str], show: Callable[[str], None]) -> int:

@@ -16,6 +16,12 @@ from curation.facts import UNDETERMINED
 MIN_PROSE_CHARS = 24
 """Prose below this says too little, unless it is in a script that only one language uses."""
 
+MIN_RARE_CHARS = 120
+"""Text below this is not taken for a language outside `_COMMON`: short names and formulas often look like one."""
+
+_COMMON = frozenset(
+    "en de fr es it pt nl sv da no fi pl cs hu ro tr el ru uk bg sr hr ar fa he hi bn ta te mr gu pa ur th vi id ms ja ko zh ca".split()
+)
 _SAMPLE_CHARS = 400
 _CODES = {"iw": "he", "zh-Hant": "zh", "jw": "jv", "nb": "no", "nn": "no", "un": UNDETERMINED}
 _CODE_LINE = re.compile(
@@ -45,7 +51,8 @@ def detect(text: str) -> str:
     code = guesses[0][1]
     if not reliable or len(code) > 3 and code not in _CODES:
         return UNDETERMINED
-    return _CODES.get(code, code)
+    language = _CODES.get(code, code)
+    return language if language in _COMMON or len(text) >= MIN_RARE_CHARS else UNDETERMINED
 
 
 def prose(text: str) -> str:

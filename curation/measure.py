@@ -80,7 +80,8 @@ def _facts_of_row(read: ReadRow, prompt: str) -> dict[str, Any]:
         flags |= Flag.LOOP
     if line.repaired:
         flags |= Flag.REPAIRED
-    has_ids = row["prompt_token_ids"] is not None and row["completion_token_ids"] is not None
+    prompt_ids, completion_ids = row["prompt_token_ids"], row["completion_token_ids"]
+    has_ids = prompt_ids is not None and completion_ids is not None
     if not has_ids:
         flags |= Flag.TOKENS_ESTIMATED
     return {
@@ -95,9 +96,9 @@ def _facts_of_row(read: ReadRow, prompt: str) -> dict[str, Any]:
         "prompt_chars": sum(len(message["content"]) for message in row["messages"]),
         "completion_chars": len(completion),
         "reasoning_chars": len(reasoning or ""),
-        "prompt_tokens": len(row["prompt_token_ids"]) if has_ids else _estimate_prompt(row),
-        "completion_tokens": len(row["completion_token_ids"])
-        if has_ids
+        "prompt_tokens": len(prompt_ids) if prompt_ids is not None else _estimate_prompt(row),
+        "completion_tokens": len(completion_ids)
+        if completion_ids is not None
         else estimate_tokens(completion + (reasoning or "")),
         "tokens_estimated": not has_ids,
         "has_ids": has_ids,

@@ -8,6 +8,7 @@ Batches bound memory, whatever the size of a shard.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -75,10 +76,10 @@ class ShardFiles:
     card: Path
 
     @classmethod
-    def of(cls, shard: Path, cache: Path, settings: ReadingSettings) -> ShardFiles:
-        """Name the files of `shard` under `settings` in `cache`."""
+    def of(cls, shard: Path, cache: Path, settings: ReadingSettings, suffix: str = "") -> ShardFiles:
+        """Name the files of `shard` under `settings` in `cache`; `suffix` names those that are still being written."""
         stem = f"{shard.name}.{settings_digest(settings)}"
-        return cls(*(cache / f"{stem}{suffix}" for suffix in (".parquet", ".u32", ".rejected.jsonl", ".json")))
+        return cls(*(cache / f"{stem}{kind}{suffix}" for kind in (".parquet", ".u32", ".rejected.jsonl", ".json")))
 
 
 def settings_digest(settings: ReadingSettings) -> str:
@@ -111,24 +112,28 @@ def known(shard: Path, files: ShardFiles) -> ShardCard | None:
 
 
 def read_shard(shard: Path, cache: Path, settings: ReadingSettings) -> ShardCard:
-    """Read one shard and leave its facts in `cache`; return its card."""
-    files = ShardFiles.of(shard, cache, settings)
+    """Read one shard and leave its facts in `cache`; return its card.
+
+    Two processes may read the same shard: each writes files of its own and renames them, and both write the same.
+    """
+    files, begun = ShardFiles.of(shard, cache, settings), ShardFiles.of(shard, cache, settings, f".{os.getpid()}.tmp")
     status = shard.stat()
     digest = digest_of(shard)
     tally: Counter[str] = Counter()
     rejects: Counter[str] = Counter()
     files.card.unlink(missing_ok=True)
     with (
-        pq.ParquetWriter(files.facts, FACTS_SCHEMA, compression="zstd") as facts,
-        files.signatures.open("wb") as signatures,
-        files.rejected.open("wb") as rejected,
+        pq.ParquetWriter(begun.facts, FACTS_SCHEMA, compression="zstd") as facts,
+        begun.signatures.open("wb") as signatures,
+        begun.rejected.open("wb") as rejected,
     ):
         for batch in _batches(_rows_of(shard, tally, rejects, rejected)):
             measured, signed = measure(batch, settings)
             facts.write_batch(measured)
             signatures.write(np.ascontiguousarray(signed).tobytes())
-    if not rejects:
-        files.rejected.unlink()
+    os.replace(begun.facts, files.facts)
+    os.replace(begun.signatures, files.signatures)
+    os.replace(begun.rejected, files.rejected)
     card = ShardCard(digest, status.st_size, status.st_mtime_ns, Counts(**tally), dict(rejects))
     _write_card(files.card, card)
     return card

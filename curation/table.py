@@ -32,7 +32,7 @@ def profile_text(profile: Profile) -> str:
     parts.append(_faults_table(profile))
     parts.append(_skews_table(profile))
     parts.append("\n".join(["Verdict", *(f"  {sentence}" for sentence in profile.verdict)]))
-    return "\n\n".join(parts)
+    return printable("\n\n".join(parts))
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -48,9 +48,14 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int =
     return "\n".join(lines)
 
 
+def printable(text: str) -> str:
+    """Return text without the control characters that a terminal would obey; line ends stay."""
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+
+
 def plain(text: str, most: int = 40) -> str:
-    """Return text from data as one short printable line: a terminal obeys control characters."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
+    """Return text from data as one short printable line."""
+    shown = printable(text).replace("\n", "?")
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
