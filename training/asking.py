@@ -46,7 +46,7 @@ class AskingOptions(BaseModel):
     """Folder or hub id of the target; None takes the one that the set names."""
     max_prompts_per_domain: int = Field(default=4, ge=1)
     """Most prompts of a domain, drawn by seed."""
-    max_new_tokens: int = Field(default=96, ge=1)
+    max_new_tokens: int = Field(default=64, ge=1)
     """Longest completion in tokens."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 decodes greedily, and the texts must be the same."""

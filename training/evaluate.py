@@ -2,7 +2,8 @@
 
 Training metrics flatter, because they put blocks at random positions of text that is right so far. Here every prompt is
 decoded with the target alone, then with each proposer in each mode. The texts must be the same, and are compared token for
-token; what differs is tau, the tokens that one forward pass of the target yields, and the time.
+token; what differs is tau, the tokens that one forward pass of the target yields, and the time. Baselines are there for scale
+only: at temperature 0 they are replayed along the target's text, which takes the same rounds and a fraction of the time.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from training.acceptance import Acceptance, PromptRounds, acceptance
-from training.decode import Decoded, Limits, decode_drafted, decode_plain
+from training.decode import Decoded, Limits, Round, decode_drafted, decode_plain
 from training.prompts import Prompt
 from training.proposers import PromptLookup, Proposer
+from training.replay import replay, text_features
 from training.target import Target
 
 PLAIN = "plain"
@@ -55,6 +57,8 @@ class Measured:
     """Seconds in the target after the prompt's forward pass."""
     drafter_s: float
     """Seconds in the proposer, its reading of the prompt included."""
+    replayed: bool = False
+    """Whether rounds were counted along the text of plain decoding instead of decoding; then times mean nothing."""
 
     def rounds(self) -> PromptRounds:
         """Return what acceptance is computed from."""
@@ -68,12 +72,17 @@ def measure(
     modes: tuple[str, ...],
     limits: Limits,
     seed: int = 0,
+    baselines: frozenset[str] = frozenset(),
 ) -> tuple[list[Measured], list[int]]:
     """Decode a prompt plainly, then with every proposer in every mode; return what was measured, plain first, and the plain
-    text. Prompt lookup has no distribution to grow a tree from, so it is measured in chains only."""
+    text. Proposers named in `baselines` are replayed where the text is greedy. Prompt lookup has no distribution to grow a
+    tree from, so it is measured in chains only."""
     plain = decode_plain(target, prompt.token_ids, limits, _dice(target, prompt, seed))
     measured = [_measured(prompt, PLAIN, PLAIN, plain, plain, None)]
     for name, proposer in proposers.items():
+        if name in baselines and limits.temperature == 0:
+            measured += _replayed(target, name, proposer, prompt, plain, modes_of(proposer, modes))
+            continue
         for mode in modes_of(proposer, modes):
             dice = _dice(target, prompt, seed)
             decoded = decode_drafted(target, proposer, prompt.token_ids, limits, dice, tree_nodes(mode))
@@ -129,6 +138,8 @@ def speeds(measured: Iterable[Measured]) -> list[Speed]:
     """Return the speed of every way of decoding, plain first."""
     grouped: dict[tuple[str, str], list[Measured]] = defaultdict(list)
     for one in measured:
+        if one.replayed:
+            continue
         grouped[one.drafter, one.mode].append(one)
     found = []
     for (drafter, mode), some in grouped.items():
@@ -140,6 +151,19 @@ def speeds(measured: Iterable[Measured]) -> list[Speed]:
         speedup = rate / max(plain, 1e-9)
         proposed = sum(one.num_proposed for one in some) / rounds
         found.append(Speed(drafter, mode, rate, speedup, target_s / seconds, proposed))
+    return found
+
+
+def _replayed(
+    target: Target, name: str, proposer: Proposer, prompt: Prompt, plain: Decoded, modes: tuple[str, ...]
+) -> list[Measured]:
+    features = text_features(target, prompt.token_ids, plain.token_ids, proposer.layer_ids)
+    found = []
+    for mode in modes:
+        rounds = replay(proposer, prompt.token_ids, plain.token_ids, features, tree_nodes(mode))
+        decoded = Decoded(plain.token_ids, [Round(accepted, 0, False) for accepted in rounds.accepted])
+        one = _measured(prompt, name, mode, decoded, plain, None)
+        found.append(replace(one, cut=rounds.cut, replayed=True))
     return found
 
 

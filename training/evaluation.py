@@ -163,7 +163,7 @@ def report_of(conditions: dict[str, Any], measured: list[Measured], headline: st
                 place["all"] = asdict(found)
             else:
                 place[name][value] = asdict(found)
-    drafted = [one for one in measured if one.drafter not in ("plain", SERVED)]
+    drafted = [one for one in measured if one.drafter not in ("plain", SERVED) and not one.replayed]
     first = groups[headline][conditions["modes"][0]]
     return {
         "conditions": conditions,
@@ -255,7 +255,9 @@ def _conversation(
     measured: list[Measured] = []
     turn: Prompt | None = prompt
     while turn is not None:
-        found, reply_ids = measure(asked.target, proposers, turn, options.modes, asked.limits, options.seed)
+        found, reply_ids = measure(
+            asked.target, proposers, turn, options.modes, asked.limits, options.seed, frozenset(options.baselines)
+        )
         measured += found
         turn = asked.chat.next_turn(turn, reply_ids) if options.turns == "all" else None
     return measured

@@ -89,7 +89,7 @@ def _prompts(prompts: list[dict[str, Any]]) -> str:
             str(one["num_tokens"]),
             str(len(one["accepted"])),
             f"{(one['num_tokens'] - 1) / max(1, len(one['accepted'])):.2f}",
-            "yes" if one["same_text"] else "no",
+            "replayed" if one["replayed"] else "yes" if one["same_text"] else "no",
         )
         for one in prompts
         if one["drafter"] != "plain"
