@@ -1,6 +1,6 @@
 """How fast a build encodes text: the encoder it would choose, against the tokenizer's own batch encoding, in one run.
 
-    python benchmarks/tokenize_speed.py --tokenizer models/SmolLM2-135M-Instruct [--texts completions_raw] [--quick]
+    python -m benchmarks.tokenize_speed --tokenizer models/SmolLM2-135M-Instruct [--texts completions_raw] [--quick]
 
 Both encode the same texts in one process on one thread, alternately, and the ids must be equal. Without --tokenizer a
 byte-level BPE is trained on the texts with the split pattern of Qwen and Llama 3, which the fast libraries know. The figure is a ratio

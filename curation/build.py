@@ -33,6 +33,7 @@ from curation.encoders import Choice
 from curation.evaluation_sets import EvaluationItem, load_items
 from curation.funnel import Drop, Funnel, Outcome
 from curation.options import BuildOptions
+from curation.reading_pool import read_over_ray
 from curation.recipe import Recipe
 from curation.target import Origin, find_origin
 from curation.tokenizer_pool import tokenize_corpus
@@ -87,16 +88,19 @@ def _build(
     workspace: Workspace,
     progress: Progress,
 ) -> Built:
+    reading = recipe.reading.model_copy(update={"source_domains": origin.source_domains})
+    if options.pool == "ray":
+        read_over_ray(options.input, options.cache, reading, options.workers)
     corpus = open_corpus(
         options.input,
-        settings=recipe.reading.model_copy(update={"source_domains": origin.source_domains}),
+        settings=reading,
         cache=options.cache,
         workers=options.workers,
         progress=lambda done, total: progress("read", done, total),
     )
     if not corpus.facts.height:
         raise ValueError(f"{options.input} holds no completion that can be read; see {corpus.rejected}")
-    return _Build(recipe, origin, corpus, items, workspace, options.workers, progress).run()
+    return _Build(recipe, origin, corpus, items, workspace, options, progress).run()
 
 
 class _Build:
@@ -109,11 +113,11 @@ class _Build:
         corpus: Corpus,
         items: list[EvaluationItem],
         workspace: Workspace,
-        workers: int,
+        options: BuildOptions,
         progress: Progress,
     ) -> None:
         self.recipe, self.origin, self.corpus, self.items, self.workspace = recipe, origin, corpus, items, workspace
-        self.workers, self.progress = workers, progress
+        self.workers, self.pool, self.progress = options.workers, options.pool, progress
         self.funnel = Funnel(corpus.facts.height)
         self.dropped: list[tuple[str, list[Drop]]] = []
         self.notes: list[str] = []
@@ -128,7 +132,7 @@ class _Build:
         rows = self._step("decontaminate", against, rows, self._decontaminate)
         folder = workspace.subfolder("tokens", [_json(recipe.tokenization), self.origin.target, self.origin.tokenizer])
         found = tokenize_corpus(
-            self.corpus, rows, self.origin, recipe.tokenization, folder, self.workers, self.progress
+            self.corpus, rows, self.origin, recipe.tokenization, folder, self.workers, self.progress, self.pool
         )
         tokenized = found.documents
         lost = [drop.row for drop in tokenized.dropped]

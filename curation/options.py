@@ -40,7 +40,9 @@ class BuildOptions(BaseModel):
     seed: int | None = None
     """Seeds balance, held-out choice and order; None takes the recipe's."""
     workers: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
-    """Processes. The set does not depend on it."""
+    """Processes, or Ray actors. The set does not depend on it."""
+    pool: Literal["processes", "ray"] = "processes"
+    """What reads and tokenises shards: processes here, or Ray Data on the cluster that RAY_ADDRESS names."""
     cache: Path | None = None
     """Folder for what was read from the shards; None keeps it beside them."""
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from curation import documents
+from curation import documents, pools
 from curation.chat_template import ChatTemplate
 from curation.corpus import Corpus
 from curation.documents import Documents
@@ -30,7 +28,6 @@ CHUNK_ROWS = 2000
 """Rows per chunk: a few MB of text, some seconds of work at most."""
 
 _PROBE_ROWS = 200
-_CHUNKS_PER_WORKER = 50
 _WORTH_A_POOL_ROWS = 4000
 """Below this, starting processes costs more than they save."""
 
@@ -66,6 +63,7 @@ def tokenize_corpus(
     folder: Path,
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda step, done, total: None,
+    pool: pools.Pool = "processes",
 ) -> TokenizedCorpus:
     """Tokenise the rows at `positions`, chunk by chunk, into `folder`; chunks that are there already are kept.
 
@@ -81,9 +79,16 @@ def tokenize_corpus(
         described = _describe(tokenizer, ChatTemplate(tokenizer, source.template_kwargs, source.template))
         choice = choose(tokenizer, _probe(corpus, positions[lacks_ids][:_PROBE_ROWS]), fast=settings.encoder == "auto")
         source = dataclasses.replace(source, encoder=choice.name)
-    todo = [number for number in range(len(chunks)) if not documents.is_written(folder, number)]
-    for done, _ in enumerate(_run(corpus, source, settings, folder, chunks, todo, workers), start=1):
-        progress("tokenise", done + len(chunks) - len(todo), len(chunks))
+    todo = [(number, chunk) for number, chunk in enumerate(chunks) if not documents.is_written(folder, number)]
+    if pool == "processes" and sum(len(chunk) for _, chunk in todo) < _WORTH_A_POOL_ROWS:
+        workers = 1
+    # Workers read text only, and may run in another working directory.
+    shards = [path.resolve() for path in corpus.shards]
+    slim = dataclasses.replace(corpus, shards=shards, signatures=np.empty((0, 0), np.uint32))
+    start_args = (slim, source, settings, folder.resolve())
+    results = pools.run(_do_chunk, todo, start=_Worker, start_args=start_args, workers=workers, pool=pool)
+    for done, _ in enumerate(results, start=len(chunks) - len(todo) + 1):
+        progress("tokenise", done, len(chunks))
     return TokenizedCorpus(documents.load(folder, range(len(chunks))), choice, described)
 
 
@@ -163,61 +168,17 @@ def _describe(tokenizer: Any, template: ChatTemplate) -> dict[str, Any]:
     }
 
 
-def _run(
-    corpus: Corpus,
-    source: TokenizerSource | None,
-    settings: TokenizationSettings,
-    folder: Path,
-    chunks: list[np.ndarray],
-    todo: list[int],
-    workers: int,
-) -> Iterator[None]:
-    """Do the chunks in `todo`, here or in processes; yield once per finished chunk."""
-    if sum(len(chunks[number]) for number in todo) < _WORTH_A_POOL_ROWS or workers == 1:
-        encoding = load_encoding(source) if source is not None and todo else None
-        for number in todo:
-            _do_chunk(corpus, encoding, settings, folder, number, chunks[number])
-            yield
-        return
-    slim = dataclasses.replace(corpus, signatures=np.empty((0, 0), np.uint32))  # workers read text only
-    # Spawned, not forked: polars and tokenizers have threads of their own. Recycled, because fast encoders cache what
-    # they have seen without bound.
-    with ProcessPoolExecutor(
-        min(workers, len(todo)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(slim, source, settings, folder),
-        max_tasks_per_child=_CHUNKS_PER_WORKER,
-    ) as pool:
-        running = [pool.submit(_do_chunk_in_worker, number, chunks[number]) for number in todo]
-        try:
-            for future in as_completed(running):
-                future.result()
-                yield
-        finally:
-            pool.shutdown(cancel_futures=True)
+class _Worker:
+    """What a worker holds: the corpus it reads and the tokenizer it reads with."""
+
+    def __init__(
+        self, corpus: Corpus, source: TokenizerSource | None, settings: TokenizationSettings, folder: Path
+    ) -> None:
+        self.corpus, self.settings, self.folder = corpus, settings, folder
+        self.encoding = load_encoding(source) if source is not None else None
 
 
-def _do_chunk(
-    corpus: Corpus,
-    encoding: TextEncoding | None,
-    settings: TokenizationSettings,
-    folder: Path,
-    number: int,
-    positions: np.ndarray,
-) -> None:
-    rows = zip(positions.tolist(), corpus.rows(positions), strict=True)
-    documents.write_chunk(folder, number, tokenize_rows(rows, encoding, settings))
-
-
-_worker: dict[str, Any] = {}
-"""What a worker process was started with."""
-
-
-def _start_worker(corpus: Corpus, source: TokenizerSource | None, settings: TokenizationSettings, folder: Path) -> None:
-    encoding = load_encoding(source) if source is not None else None
-    _worker.update(corpus=corpus, encoding=encoding, settings=settings, folder=folder)
-
-
-def _do_chunk_in_worker(number: int, positions: np.ndarray) -> None:
-    _do_chunk(**_worker, number=number, positions=positions)
+def _do_chunk(worker: _Worker, chunk: tuple[int, np.ndarray]) -> None:
+    number, positions = chunk
+    rows = zip(positions.tolist(), worker.corpus.rows(positions), strict=True)
+    documents.write_chunk(worker.folder, number, tokenize_rows(rows, worker.encoding, worker.settings))

@@ -175,6 +175,22 @@ def test_neither_workers_nor_the_cut_into_shards_change_a_byte(balanced: Built, 
 
 
 @pytest.mark.bytes
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_as_processes(balanced: Built, completions: Path, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        out = tmp_path / "tokenized_v1"
+        options = BuildOptions(
+            input=completions, out=out, balance=True, pool="ray", workers=2, cache=tmp_path / "facts"
+        )
+        build(options)
+    finally:
+        ray.shutdown()
+    assert _digests(out) == _digests(balanced.folder)
+
+
+@pytest.mark.bytes
 def test_an_equal_build_gives_equal_bytes_in_every_file(balanced: Built, completions: Path, tmp_path: Path) -> None:
     again = build(BuildOptions(input=completions, out=tmp_path / "tokenized_v1", balance=True))
     assert _digests(balanced.folder) == _digests(again.folder)
