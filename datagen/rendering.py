@@ -111,10 +111,11 @@ class Renderer:
         return self._thinks and self.tokenizer.decode(prompt_token_ids[-8:]).rstrip().endswith(_OPEN)
 
     def describe(self) -> dict[str, Any]:
-        """Return model, revision, context length and SHA-256 digests of tokenizer files and chat template, for `run.json`."""
+        """Return model, revision, the commit that it is on the hub, context length and SHA-256 digests of tokenizer files and chat template, for `run.json`."""
         return {
             "model": self.model,
             "revision": self.target.revision,
+            "commit": _commit(self.model, self.target.revision),
             "context_length": self.context_length,
             "chat_template_sha256": hashlib.sha256(self.chat_template.encode()).hexdigest(),
             "tokenizer_class": type(self.tokenizer).__name__,
@@ -246,6 +247,16 @@ def _read_model_file(model: str, revision: str | None, name: str) -> bytes | Non
         return Path(hf_hub_download(model, name, revision=revision)).read_bytes()
     except (EntryNotFoundError, LocalEntryNotFoundError):
         return None
+
+
+def _commit(model: str, revision: str | None) -> str | None:
+    """Return the commit of a hub model that was loaded; None for a folder."""
+    if Path(model).is_dir():
+        return None
+    from huggingface_hub import hf_hub_download
+
+    # The cache keeps a commit's files in `snapshots/COMMIT/`, whatever branch or tag was asked for.
+    return Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
 
 
 def _context_of(config: bytes | None) -> int | None:

@@ -129,6 +129,20 @@ def test_digests_name_the_tokenizer_and_the_template_and_change_with_them(tmp_pa
     assert one["context_length"] == 512
 
 
+def test_a_hub_model_is_read_from_the_cache_and_names_the_commit_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    make_target(tmp_path / "models--o--small" / "snapshots" / commit)
+    (tmp_path / "models--o--small/refs").mkdir()
+    (tmp_path / "models--o--small/refs/main").write_text(commit)
+    described = Renderer(Target(model="o/small")).describe()
+    assert (described["model"], described["revision"], described["commit"]) == ("o/small", None, commit)
+    assert set(described["tokenizer_sha256"]) == {"tokenizer.json", "tokenizer_config.json"}
+
+
 def test_a_target_is_a_folder_here_then_beside_the_manifest_then_a_hub_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
