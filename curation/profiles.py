@@ -263,10 +263,14 @@ def _mixes(targets: dict[str, float]) -> list[tuple[Mix, bool]]:
 def _verdict_on_faults(num_rows: int, faults: dict[str, int], repeats: Duplication, corpus: Corpus) -> list[str]:
     """Say what else a person should know before training on this."""
     said = []
-    if repeats.near_prompt_rows > num_rows * 0.01:
+    rollouts = repeats.exact_prompt_rows - repeats.exact_rows
+    if rollouts > num_rows * 0.01:
+        said.append(f"{_percent(rollouts / num_rows)} of rows are further answers to a prompt that was answered before")
+    repeated = repeats.near_prompt_rows - rollouts
+    if repeated > num_rows * 0.01:
         said.append(
-            f"{_percent(repeats.near_prompt_rows / num_rows)} of prompts repeat an earlier one "
-            f"({_percent(repeats.exact_prompt_rows / num_rows)} word for word)"
+            f"{_percent(repeated / num_rows)} of rows repeat an earlier one or have a prompt near it "
+            f"({_percent(repeats.exact_rows / num_rows)} word for word)"
         )
     for name, words in (("truncated", "cut off by the token budget"), ("loop", "repetition loops"), ("empty", "empty")):
         if faults[name] > num_rows * 0.01:
