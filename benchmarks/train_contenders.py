@@ -139,7 +139,7 @@ def plain_forward(drafter: DFlashDrafter, features_TF: Tensor, embeds_AKH: Tenso
     seen = torch.block_diag(*own_AKK).bool()
     seen = torch.cat([context_AKT.reshape(num_slots, -1), seen], dim=1)
     context_TH = drafter.hidden_norm(drafter.fc(features_TF))
-    angles, slot_angles = drafter._angles(layout.context_position_T), drafter._angles(layout.slot_position_AK)
+    angles, slot_angles = drafter.angles(layout.context_position_T), drafter.angles(layout.slot_position_AK)
     hidden = embeds_AKH.to(context_TH.dtype)
     for layer in drafter.layers:
         attention, normed = layer.self_attn, layer.input_layernorm(hidden)

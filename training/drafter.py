@@ -166,7 +166,7 @@ class DFlashDrafter(nn.Module):
     def project_context(self, context_TF: Tensor, position_T: Tensor) -> list[KeysValues]:
         """Return every layer's keys and values [T, G, D] of the context, for several calls of `fill_blocks`."""
         context_TH = self.hidden_norm(self.fc(context_TF))
-        angles = self._angles(position_T)
+        angles = self.angles(position_T)
         layers = cast("list[DrafterLayer]", list(self.layers))
         return [layer.self_attn.keys_values(context_TH, angles) for layer in layers]
 
@@ -209,8 +209,15 @@ class DFlashDrafter(nn.Module):
         )
         return self.fill_blocks(cache.layers, block_embeds_KH[None], layout)[0]
 
+    def angles(self, positions: Tensor) -> Angles:
+        """Return the rotary angles of positions [...]."""
+        like = torch.empty(0, dtype=torch.float32, device=positions.device)
+        cos, sin = self.rotary(like, positions)
+        half = cos.shape[-1] // 2
+        return Angles(cos[..., None, :half], sin[..., None, :half])
+
     def _fill(self, hidden_AKH: Tensor, context: list[Tensor] | list[KeysValues], layout: BlockLayout) -> Tensor:
-        context_angles, slot_angles = self._angles(layout.context_position_T), self._angles(layout.slot_position_AK)
+        context_angles, slot_angles = self.angles(layout.context_position_T), self.angles(layout.slot_position_AK)
         for layer, seen in zip(self.layers, context, strict=True):
             arguments = (hidden_AKH, seen, layout, context_angles, slot_angles, self.backend)
             if self.recompute_layers and torch.is_grad_enabled():
@@ -218,12 +225,6 @@ class DFlashDrafter(nn.Module):
             else:
                 hidden_AKH = layer(*arguments)
         return self.norm(hidden_AKH)
-
-    def _angles(self, positions: Tensor) -> Angles:
-        like = torch.empty(0, dtype=torch.float32, device=positions.device)
-        cos, sin = self.rotary(like, positions)
-        half = cos.shape[-1] // 2
-        return Angles(cos[..., None, :half], sin[..., None, :half])
 
 
 def noise_width(settings: DrafterSettings, step: int, total_steps: int) -> float:
