@@ -85,6 +85,7 @@ def test_what_items_have_in_common_is_boilerplate():
 
 def test_nothing_to_look_for_drops_nothing():
     assert remove([JANET], items=[]) == []
+    assert remove([]) == []
 
 
 @pytest.mark.parametrize(

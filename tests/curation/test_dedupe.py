@@ -266,3 +266,10 @@ def test_clusters_join_chains_and_rollouts():
     found = dedupe.clusters(facts, np.arange(5), signatures, DedupeSettings())
     assert jaccard(a, c) < 0.7
     assert found.tolist() == [0, 1, 0, 0, 0]
+
+
+def test_nothing_in_nothing_out():
+    outcome = remove([])
+    assert (outcome.kept.tolist(), outcome.dropped) == ([], [])
+    none = pl.DataFrame({"prompt_hash": []}, schema={"prompt_hash": pl.UInt64})
+    assert dedupe.clusters(none, np.arange(0), np.zeros((0, 128), np.uint32), DEFAULTS).tolist() == []

@@ -131,3 +131,8 @@ def test_an_answer_in_another_language_goes_on_request():
     }
     assert reasons(table, FilterSettings(language_mismatch=True), **texts) == {0: "language_mismatch", 3: "loop"}
     assert reasons(table, **texts) == {3: "loop"}
+
+
+def test_no_rows_pass():
+    outcome = filters.apply(facts({}), np.arange(0), DEFAULTS)
+    assert (outcome.kept.tolist(), outcome.dropped) == ([], [])
