@@ -99,7 +99,7 @@ class ChatTemplate:
         completion = whole[len(prompt) :]
         if not (whole.startswith(prompt) and completion.endswith(self._end) and _says_all(completion, answer)):
             if answer.get("tool_calls"):
-                raise TemplateRefused("it rewrites history and the turn calls tools, which only it can render")
+                raise TemplateRefused("it does not render this turn whole, and only it could render its tool calls")
             completion = _thinking(prompt, answer) + answer["content"] + self._end
         if finished:
             return Turn(prompt, completion, self._num_after_end)
