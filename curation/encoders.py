@@ -112,7 +112,7 @@ def _huggingface(tokenizer: Any) -> Encode:
 
 def _split(encoded: Any) -> list[np.ndarray]:
     """Return the rows of a ragged awkward array as views of its flat content."""
-    import awkward  # type: ignore[import-untyped]  # comes with gigatoken and ships no types
+    import awkward  # here: it comes with gigatoken
 
     counts = awkward.to_numpy(awkward.num(encoded, axis=1))
     flat = awkward.to_numpy(awkward.flatten(encoded, axis=1)).astype(np.int32)

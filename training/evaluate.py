@@ -141,7 +141,7 @@ def speeds(measured: Iterable[Measured]) -> list[Speed]:
         if one.replayed:
             continue
         grouped[one.drafter, one.mode].append(one)
-    found = []
+    found: list[Speed] = []
     for (drafter, mode), some in grouped.items():
         target_s = sum(one.target_s for one in some)
         seconds = max(target_s + sum(one.drafter_s for one in some), 1e-9)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import tyro
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from training.prompts import Prompt
     from training.proposers import Proposer
 
-TRAINED, UNTRAINED, LOOKUP, SERVED = "trained", "untrained", "prompt-lookup", "served"
+TRAINED: Final = "trained"
+UNTRAINED: Final = "untrained"
+LOOKUP: Final = "prompt-lookup"
+SERVED: Final = "served"
 """Names of the drafter, of its shape with fresh weights, of n-grams of the text itself, and of what a server drafts with."""
 
 LARGEST_TIE = 1e-3

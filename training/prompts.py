@@ -182,8 +182,9 @@ def _rows_of_json(path: Path, text: str) -> Iterator[tuple[int, Any]]:
 
 def _rows_of_table(text: str, delimiter: str) -> Iterator[dict[str, Any]]:
     """A table whose first line names no question field has no header: its first column is asked, as in MGSM."""
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter, quoting=quoting) if row]
+    lines = io.StringIO(text)
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if delimiter == "\t" else csv.reader(lines)
+    rows = [row for row in reader if row]
     header = [name.lower() for name in rows[0]] if rows else []
     if any(name in QUESTION_FIELDS for name in header):
         yield from (dict(zip(header, row, strict=False)) for row in rows[1:])
@@ -213,11 +214,11 @@ def _from_messages(found: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
     if isinstance(found[0], list):  # BFCL: a list of turns, each a list of messages
         found = [message for turn in found for message in turn]
     roles = {"human": "user", "gpt": "assistant"}
-    messages = []
+    messages: list[dict[str, Any]] = []
     for message in found:
         if not isinstance(message, dict):
             return [], []
-        role = message.get("role", message.get("from", "user"))
+        role = str(message.get("role", message.get("from", "user")))
         messages.append({"role": roles.get(role, role), "content": message.get("content", message.get("value")) or ""})
     if messages[-1]["role"] in ("user", "tool"):
         return messages, []

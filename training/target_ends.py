@@ -43,7 +43,7 @@ def _places(folder: Path) -> dict[str, Path]:
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise ValueError(f"{folder} holds no safetensors files; give the target's own folder as --target")
-    places = {}
+    places: dict[str, Path] = {}
     for path in paths:
         with safe_open(path, "pt") as file:
             places |= dict.fromkeys(file.keys(), path)

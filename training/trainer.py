@@ -47,7 +47,7 @@ def train(prepared: Prepared, ranks: Ranks) -> Ending:
     Raises:
         ValueError: the folder holds another run, a checkpoint cannot be written, or too many steps went wrong.
     """
-    job, recipe = prepared.job, prepared.job.recipe
+    recipe = prepared.job.recipe
     check_same_run(prepared)
     dtype = compute_dtype(recipe.compute.dtype, ranks.device)
     with_final = recipe.loss.soft_kl > 0
