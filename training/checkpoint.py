@@ -55,13 +55,15 @@ def save(run: Path, step: int, state: dict[str, Any]) -> Path:
         _replace(temporary, final)
     except (OSError, RuntimeError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, RuntimeError) and "write" not in str(error):
+        # torch closes its archive after a failed write and complains of that; the write's own error is the context.
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        if not isinstance(cause, OSError):
             raise
         free = shutil.disk_usage(run).free / 2**30 if run.is_dir() else 0.0
         last = steps(run)
         kept = f"step_{last[-1]} is intact" if last else "there is none before it"
         raise ValueError(
-            f"cannot write checkpoint {final} ({error}; {free:.1f} GiB free); {kept}: make room and run again"
+            f"cannot write checkpoint {final} ({cause}; {free:.1f} GiB free); {kept}: make room and run again"
         ) from error
     return final
 

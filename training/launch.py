@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import SpawnProcess
 from typing import Any, Literal, cast
 
 import torch
@@ -73,13 +73,6 @@ def num_processes(job: Job) -> int:
     return wanted or max(1, visible)
 
 
-def rank_context() -> ForkServerContext:
-    """Return how rank processes are started: forked from a server that has imported everything once and touched no GPU."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.trainer"])
-    return context
-
-
 @dataclass(frozen=True)
 class _Report:
     """What a spawned process says as it ends."""
@@ -92,7 +85,7 @@ class _Report:
 
 
 def _watch(job: Job, world: int) -> Ending:
-    context = rank_context()
+    context = multiprocessing.get_context("spawn")
     reports: Any = context.SimpleQueue()
     address = f"tcp://127.0.0.1:{_free_port()}"
     ranks = [
@@ -111,7 +104,7 @@ def _watch(job: Job, world: int) -> Ending:
     return cast(Ending, endings[0])
 
 
-def _after_a_death(job: Job, ranks: list[ForkServerProcess], reports: Any) -> Exception:
+def _after_a_death(job: Job, ranks: list[SpawnProcess], reports: Any) -> Exception:
     """End what still runs, and return what to say: a person's mistake, or which rank died of what."""
     wait([process.sentinel for process in ranks if process.exitcode is None], timeout=GRACE_S)
     codes = [process.exitcode for process in ranks]
@@ -154,7 +147,7 @@ def _read(reports: Any) -> Iterator[_Report]:
 
 
 @contextmanager
-def _signals_passed_on(ranks: list[ForkServerProcess]) -> Iterator[None]:
+def _signals_passed_on(ranks: list[SpawnProcess]) -> Iterator[None]:
     def pass_on(number: int, frame: object) -> None:
         for process in ranks:
             if process.is_alive():

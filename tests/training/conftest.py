@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3_5TextConfig, Qwen3Config
 
+from curation.arrow_sets import HELDOUT, SCHEMA, SET_CARD, shard_name
 from training.batches import Batch
 from training.drafter import DFlashDrafter
 from training.drafter_config import DrafterConfig
+from training.job import Job
+from training.recipe import Recipe
 from training.target import Target
 
 VOCAB, WIDTH = 96, 32
@@ -139,3 +146,73 @@ def _tiny_target(kind: str) -> Target:
     """A random target of 8 layers."""
     torch.manual_seed(7)
     return Target(AutoModelForCausalLM.from_config(TARGETS[kind](), dtype=torch.float32))
+
+
+@pytest.fixture(scope="session")
+def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete set of 60 rows in three domains and two shards, its held-out part, and the tiny target that it names."""
+    folder = tmp_path_factory.mktemp("sets") / "tokenized_v1"
+    target = folder / "target"
+    _tiny_target("llama tied").model.save_pretrained(target)
+    generator = np.random.default_rng(5)
+    write_rows(folder, [_row(generator, number) for number in range(60)], num_shards=2)
+    write_rows(folder / HELDOUT, [_row(generator, number) for number in range(60, 69)], num_shards=1)
+    (folder / SET_CARD).write_text(json.dumps({"target": {"model": str(target), "revision": None}}))
+    return folder
+
+
+@pytest.fixture
+def make_job(tiny_set: Path, tmp_path: Path) -> Callable[..., Job]:
+    """A training job of seconds on the tiny set; keyword arguments change fields of its recipe, `section__field` by section."""
+
+    def make(out: str = "run", data: Path = tiny_set, resume: bool = False, **changes: object) -> Job:
+        document: dict[str, dict[str, object] | object] = {
+            "drafter": {"num_layers": 1, "block_size": 4, "num_features": 2, "mask_token_id": VOCAB - 1},
+            "blocks": {"anchors": 16},
+            "batches": {"tokens": 128, "max_length": 64, "per_step": 4, "buckets": 3},
+            "heldout": {"every": 6, "rows": 6},
+            "checkpoints": {"every": 3},
+            "logging": {"every": 2, "tree_blocks": 4},
+            "max_steps": 12,
+            "epochs": 1e6,
+        }
+        for name, value in changes.items():
+            section, _, field = name.partition("__")
+            if field:
+                document[section] = {**document.get(section, {}), field: value}  # type: ignore[dict-item]  # sections are dicts
+            else:
+                document[section] = value
+        return Job(data=data, out=tmp_path / out, recipe=Recipe.model_validate(document), resume=resume)
+
+    return make
+
+
+@pytest.fixture
+def write_set_rows() -> Callable[..., None]:
+    """The function that writes rows as a `datasets` folder holds them."""
+    return write_rows
+
+
+def write_rows(folder: Path, rows: list[dict[str, object]], num_shards: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for shard in range(num_shards):
+        table = pa.Table.from_pylist(rows[shard::num_shards], schema=SCHEMA)
+        with (
+            pa.OSFile(str(folder / shard_name(shard, num_shards)), "wb") as file,
+            pa.ipc.new_stream(file, SCHEMA) as out,
+        ):
+            out.write_table(table)
+
+
+def _row(generator: np.random.Generator, number: int) -> dict[str, object]:
+    length = int(generator.integers(12, 60))
+    pattern = generator.integers(0, VOCAB - 1, 5)
+    prompt = length // 4
+    return {
+        "input_ids": np.resize(pattern, length).tolist(),
+        "loss_mask": [0] * prompt + [1] * (length - prompt),
+        "seq_len": length,
+        "id": f"row{number}",
+        "source": "patterns",
+        "domain": ("code", "math", "chat")[number % 3],
+    }
