@@ -19,11 +19,13 @@ from training import compare as comparisons
 from training import diagnose as diagnoses
 from training import evaluation
 from training import export as exports
+from training import forecast as forecasts
 from training import recipe as recipes
 from training.compare import CompareOptions
 from training.diagnose import DiagnoseOptions
 from training.evaluation import EvaluateOptions
 from training.export import ExportOptions
+from training.forecast import ForecastOptions
 from training.recipe import Recipe
 
 ASK = "Ask a drafter how it does."
@@ -124,11 +126,18 @@ def _diagnose(options: Annotated[DiagnoseOptions, tyro.conf.arg(name="")]) -> in
     return 0
 
 
+def _forecast(options: Annotated[ForecastOptions, tyro.conf.arg(name="")]) -> int:
+    """Extrapolate runs' accuracy, streaks and tau to a later step, with intervals, or say why not."""
+    forecasts.print_forecast(forecasts.forecast(options))
+    return 0
+
+
 QUESTIONS: dict[str, Callable[..., int]] = {
     "evaluate": _evaluate,
     "compare": _compare,
     "export": _export,
     "diagnose": _diagnose,
+    "forecast": _forecast,
 }
 """The commands of `drafter`. Their options are light models; what answers them imports torch when it is called."""
 
