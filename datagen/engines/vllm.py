@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 import uuid
 from typing import Any
 
-from datagen.engines import CapacityError, EngineDownError, Generation, Request, RowError, TransientError
+from datagen.engines import CapacityError, EngineDownError, Generation, Request, RowError, TransientError, sentinel
 from manifests.schema import Sampling, Target
 
 _QUEUED_PER_RUNNING = 1.25
@@ -34,6 +36,7 @@ class VllmEngine:
         self._context_length = context_length
         self._engine: Any = None
         self._restarts = 0
+        self._sentinel: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Load the model. Minutes for a large one.
@@ -54,6 +57,7 @@ class VllmEngine:
             args = AsyncEngineArgs(**settings)
         except TypeError as error:
             raise ValueError(f"`target.engine`: {error}; it takes the fields of vLLM's AsyncEngineArgs") from error
+        self._sentinel = self._sentinel or _start_sentinel()
         # Blocks for as long as the model loads: nothing else is there to be done, and a signal still ends the process.
         self._engine = AsyncLLM.from_engine_args(args)
         running = self._engine.vllm_config.scheduler_config.max_num_seqs
@@ -115,6 +119,9 @@ class VllmEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.shutdown(_SHUTDOWN_S)
+        watcher, self._sentinel = self._sentinel, None
+        if watcher is not None:
+            watcher.communicate(b"done")
 
     def _settings(self) -> dict[str, Any]:
         target = self._target
@@ -161,6 +168,15 @@ def prepare_environment() -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", _CPU_KV_CACHE_GIB)
     cores = sorted(os.sched_getaffinity(0))
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+
+
+def _start_sentinel() -> subprocess.Popen[bytes] | None:
+    """Start the program that ends the engine's processes should this one be killed; None where there is no /proc."""
+    if not os.path.isdir("/proc/self"):
+        return None
+    command = [sys.executable, "-I", "-S", sentinel.__file__, str(os.getpid())]
+    # A session of its own: what is sent to the run's process group must not reach it.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _cpu_settings(context_length: int) -> dict[str, Any]:
