@@ -178,7 +178,7 @@ def speculators(inputs: Inputs) -> Callable[[], float]:
     peer.load_state_dict(inputs.drafter.state_dict(), strict=False)
     for name in ("embed_tokens", "lm_head", "verifier_lm_head"):
         getattr(peer, name).weight.data = inputs.embed_VH
-    losses = resolve_loss_config("ce")
+    losses = resolve_loss_config("ce", "fused" if inputs.embed_VH.is_cuda else "eager")
     final_TH = torch.randn(case.context, WIDTH, generator=torch.Generator().manual_seed(2)).to(inputs.dtype)
     batch = inputs.batch
 
