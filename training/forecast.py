@@ -6,7 +6,8 @@ cannot be extrapolated are refused one by one, with the reason. Light to import;
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,7 @@ class ForecastOptions(BaseModel):
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Training runs."""
     step: int | None = Field(default=None, ge=1)
-    """Optimiser step to forecast; None: the end of the run's schedule, or twice as far where that is reached."""
+    """Optimiser step to forecast; None: the end of the run's schedule."""
     epoch: float | None = Field(default=None, gt=0)
     """Epoch to forecast instead of a step."""
     reference: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -67,8 +68,6 @@ class Outlook:
     interval95: tuple[float, float] | None = None
     gain_per_1000_steps: float | None = None
     """What the next 1,000 steps are expected to add, at their present rate where that is too far to be forecast."""
-    beyond_schedule: bool = False
-    """Whether the step lies behind the end of the run's schedule: a run that went on would have another one."""
     of_reference: tuple[float, float] | None = None
     """The 80% interval as shares of the reference value."""
 
@@ -93,10 +92,11 @@ def forecast(options: ForecastOptions) -> dict[str, Any]:
         card = read_card(run)
         at = step_of(options, records, card)
         for measure, points in curves_of(records).items():
+            total = card.get("total_steps") or math.inf
             outlook, picture = look_ahead(
-                str(run), measure, points, at, bounds_of(measure, card), references.get(measure)
+                str(run), measure, points, at, total, bounds_of(measure, card), references.get(measure)
             )
-            outlooks.append(replace(outlook, beyond_schedule=at > card.get("total_steps", at)))
+            outlooks.append(outlook)
             drawn.append(picture)
     report = {
         "runs": [str(run) for run in options.runs],
@@ -135,6 +135,7 @@ def look_ahead(
     measure: str,
     points: list[tuple[float, float]],
     at: float,
+    total: float,
     bounds: tuple[float, float],
     reference: float | None,
 ) -> tuple[Outlook, dict[str, Any]]:
@@ -146,10 +147,12 @@ def look_ahead(
     refused = why_not(curve, at)
     if refused is None and at <= curve.steps[-1]:
         refused = f"the run has passed step {at:,.0f}"
+    if refused is None and at > total:
+        refused = f"the schedule ends at step {total:,.0f}, where the learning rate does; train a longer run and forecast that"
     if refused is not None:
         return Outlook(run, measure, len(points), at, refused), picture
     last = float(curve.steps[-1])
-    soon = min(last + 1000, FARTHEST * last)
+    soon = min(last + 1000, FARTHEST * last, total)
     ahead = [last + (at - last) * n / SPAN for n in range(SPAN + 1)]
     steps = sorted({*ahead, soon})
     found = extrapolate(curve, steps, *bounds)
@@ -202,7 +205,7 @@ def step_of(options: ForecastOptions, records: list[dict[str, Any]], card: dict[
             raise ValueError("the run's records name no epoch; give --step")
         return float(options.epoch * epochs[-1][0] / epochs[-1][1])
     total = card.get("total_steps") or 0
-    return float(total if total > last else 2 * last)
+    return float(total or 2 * last)
 
 
 def read_references(given: tuple[str, ...]) -> dict[str, float]:
@@ -228,10 +231,6 @@ def read_references(given: tuple[str, ...]) -> dict[str, float]:
 def say_outlooks(outlooks: list[Outlook]) -> list[str]:
     """Say every outlook on a line."""
     lines = []
-    if any(one.beyond_schedule for one in outlooks):
-        lines.append(
-            "behind the end of a run's schedule: what would be if it went on as it went, at another learning rate"
-        )
     for one in outlooks:
         if one.refused is not None:
             lines.append(f"{one.run}: {one.measure}: no forecast, {one.refused}")

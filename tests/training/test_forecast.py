@@ -138,6 +138,12 @@ def test_too_few_held_out_points_are_refused_while_other_measures_are_forecast(t
     assert any("no forecast" in line for line in report["said"])
 
 
+@pytest.mark.parametrize(("step", "said"), [(8000, "the schedule ends at step 4,000"), (500, "has passed step 500")])
+def test_steps_behind_the_schedule_or_the_run_are_refused(tmp_path: Path, step: int, said: str) -> None:
+    report = forecast(ForecastOptions(runs=(write_run(tmp_path / "run"),), step=step))
+    assert all(said in one["refused"] for one in report["outlooks"])
+
+
 def test_records_as_training_writes_them_become_curves() -> None:
     records = [
         {"kind": "train", "step": 10, "accuracy": 0.1, "by_domain": {"code": {"blocks": 0.0}, "math": {"tau": 1.2}}},
