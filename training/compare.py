@@ -119,7 +119,7 @@ def print_comparison(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     names = list(report["acceptance"])
     table = Table(
         title=f"tau on the same {report['conditions']['num_prompts']} prompts ({report['conditions']['mode']})"

@@ -199,7 +199,7 @@ def print_report(report: dict[str, Any]) -> None:
     """Print tau by domain, the drafter beside the baselines, whether the texts were the target's own, and speeds."""
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     for mode in report["conditions"]["modes"]:
         console.print(_table(report, mode))
         slots = report["results"][report["headline"]][mode]["all"]["slot_acceptance"]
