@@ -48,7 +48,10 @@ def select(corpus: Corpus, *, count: int, flag: str | None = None, seed: int = 0
         rows = rows.filter((pl.col("flags") & int(Flag[flag.upper()])) != 0)
         if rows.height == 0:
             raise ValueError(f"no row is flagged {flag!r} here")
-    ranks = np.array([xxhash.xxh3_64_intdigest(id_, seed=seed) for id_ in rows["id"]], dtype=np.uint64)
+    ranks = np.array(
+        [xxhash.xxh3_64_intdigest(id_.encode("utf-8", "surrogatepass"), seed=seed) for id_ in rows["id"]],
+        dtype=np.uint64,
+    )
     return rows["position"].to_numpy()[np.argsort(ranks, kind="stable")[:count]].astype(int).tolist()
 
 

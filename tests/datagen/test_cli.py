@@ -157,7 +157,7 @@ def test_rows_that_failed_for_good_make_the_exit_code_1_until_they_are_answered(
 
 
 def test_a_run_that_goes_bad_stops_itself(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--echo.refused-frac", 0.5, "--echo.delay-s", 0.5, "--echo.concurrency", 4)
+    options = ("--echo.refused-frac", 0.9, "--echo.delay-s", 0.5, "--echo.concurrency", 4)
     assert run(manifest, *options, "--max-bad-frac", 0.1, "--bad-after-rows", 2) == 3
     assert "too many bad answers" in capsys.readouterr().out
 
