@@ -1,7 +1,7 @@
 """Train the domain classifier and measure it on sources it has not seen.
 
-    python benchmarks/domains.py LABELLED            five folds over sources: accuracy, coverage, confusion matrix
-    python benchmarks/domains.py LABELLED --write    and train on every source that allows it, into curation/domains.npz
+    python -m benchmarks.domains LABELLED            five folds over sources: accuracy, coverage, confusion matrix
+    python -m benchmarks.domains LABELLED --write    and train on every source that allows it, into curation/domains.npz
 
 LABELLED is a folder of `<source>.jsonl` (see labelled_sources.py). A fold holds out whole families of sources, so that no phrase
 of a test source was learned. The last line is one JSON object.

@@ -1,6 +1,6 @@
 """Labelled rows for the domain classifier, from public files that a person has downloaded.
 
-    python benchmarks/labelled_sources.py PUBLIC LABELLED
+    python -m benchmarks.labelled_sources PUBLIC LABELLED
 
 PUBLIC holds the files by the names in `SOURCES` (docs/classifier.md says where each comes from and under which licence); those
 that are missing are skipped and named. LABELLED receives one `<source>.jsonl` per source, with `domain`, `license`, `messages` and
