@@ -57,8 +57,11 @@ class Acceptance:
     """Rounds by accepted proposals, from 0 on."""
 
 
-def acceptance(prompts: Sequence[PromptRounds]) -> Acceptance:
-    """Return what the rounds of some prompts add up to. Prompts whose text ended before the first round have no tau."""
+def acceptance(prompts: Sequence[PromptRounds], num_slots: int | None = None) -> Acceptance:
+    """Return what the rounds of some prompts add up to. Prompts whose text ended before the first round have no tau.
+
+    `num_slots` is how many tokens a round proposes at most: a round that accepts them all says nothing about a slot after them.
+    """
     drafted = [one for one in prompts if one.accepted]
     tokens = np.array([one.gained_tokens for one in drafted], dtype=np.float64)
     rounds = np.array([len(one.accepted) for one in drafted], dtype=np.float64)
@@ -73,7 +76,7 @@ def acceptance(prompts: Sequence[PromptRounds]) -> Acceptance:
         tau_interval=bootstrap(len(drafted), lambda picks: tokens[picks].sum(axis=1) / rounds[picks].sum(axis=1)),
         tau_per_prompt=float((tokens / rounds).mean()),
         tau_per_prompt_interval=bootstrap(len(drafted), lambda picks: (tokens / rounds)[picks].mean(axis=1)),
-        slot_acceptance=_by_slot(drafted),
+        slot_acceptance=_by_slot(drafted)[:num_slots],
         histogram=[int(count) for count in counts],
     )
 

@@ -94,6 +94,8 @@ def report_of(conditions: dict[str, Any], turns: list[dict[str, Any]]) -> dict[s
     domains = [*sorted({turn["domain"] for turn in turns}), ALL]
     names = list(turns[0]["rounds"])
     first = next(iter(conditions["contestants"]))
+    shapes = [one["config"]["block_size"] for one in conditions["contestants"].values() if "config" in one]
+    num_slots = max(shapes) - 1 if shapes else None
 
     def rounds(name: str, domain: str) -> list[PromptRounds]:
         return [_rounds(turn, name) for turn in turns if domain in (ALL, turn["domain"])]
@@ -101,7 +103,7 @@ def report_of(conditions: dict[str, Any], turns: list[dict[str, Any]]) -> dict[s
     return {
         "conditions": conditions,
         "acceptance": {
-            name: {domain: asdict(acceptance(rounds(name, domain))) for domain in domains} for name in names
+            name: {domain: asdict(acceptance(rounds(name, domain), num_slots)) for domain in domains} for name in names
         },
         "differences": [
             {"one": one, "other": other, "domain": domain}

@@ -110,13 +110,15 @@ def tree_nodes(mode: str) -> int | None:
     raise ValueError(f"mode {mode!r}: expected `chain`, or `tree:k` with a number of nodes, e.g. tree:16")
 
 
-def acceptance_by(measured: Iterable[Measured], group: str | None) -> dict[tuple[str, str, str], Acceptance]:
+def acceptance_by(
+    measured: Iterable[Measured], group: str | None, num_slots: int | None = None
+) -> dict[tuple[str, str, str], Acceptance]:
     """Return acceptance by (proposer, mode, value of `group`), where group is `domain`, `source`, or None for all together."""
     rows: dict[tuple[str, str, str], list[PromptRounds]] = defaultdict(list)
     for one in measured:
         if one.drafter != PLAIN:
             rows[one.drafter, one.mode, getattr(one, group) if group else "all"].append(one.rounds())
-    return {key: acceptance(some) for key, some in rows.items()}
+    return {key: acceptance(some, num_slots) for key, some in rows.items()}
 
 
 @dataclass(frozen=True)

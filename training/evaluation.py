@@ -159,8 +159,10 @@ def report_of(conditions: dict[str, Any], measured: list[Measured], headline: st
     from training.evaluate import acceptance_by, speeds
 
     groups: dict[str, Any] = {}
+    shape = conditions["drafter"].get("config")
+    num_slots = shape["block_size"] - 1 if shape else None
     for name, group in (("all", None), ("by_domain", "domain"), ("by_source", "source")):
-        for (drafter, mode, value), found in acceptance_by(measured, group).items():
+        for (drafter, mode, value), found in acceptance_by(measured, group, num_slots).items():
             place = groups.setdefault(drafter, {}).setdefault(mode, {"all": {}, "by_domain": {}, "by_source": {}})
             if group is None:
                 place["all"] = asdict(found)

@@ -59,6 +59,12 @@ def test_acceptance_of_known_rounds_is_what_one_computes_by_hand() -> None:
     assert found.tau_interval is None
 
 
+def test_a_round_that_accepts_every_slot_says_nothing_of_one_more() -> None:
+    rounds = [PromptRounds(8, [3, 3], False)]
+    assert acceptance(rounds, num_slots=3).slot_acceptance == [1.0, 1.0, 1.0]
+    assert acceptance(rounds, num_slots=7).slot_acceptance == [1.0, 1.0, 1.0, 0.0]
+
+
 def test_intervals_resample_prompts_and_not_rounds() -> None:
     alike = [PromptRounds(20, [1] * 10, False)] * 8
     assert acceptance(alike).tau_interval == (2.0, 2.0)
