@@ -27,6 +27,9 @@ LOOKUP: Final = "prompt-lookup"
 SERVED: Final = "served"
 """Names of the drafter, of its shape with fresh weights, of n-grams of the text itself, and of what a server drafts with."""
 
+SAY_EVERY = 4
+"""Prompts between two lines of progress where there is no terminal."""
+
 LARGEST_TIE = 1e-3
 """Logits closer than this are a tie in float32: which is larger depends on the order of additions, hence on batch shapes."""
 
@@ -82,8 +85,10 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     out = options.out or run_folder(options.run) / "evaluation.json"
     journal = PromptJournal(out.parent, "evaluation", conditions)
     left = [prompt for prompt in asked.prompts if prompt.id not in journal.done]
-    for prompt in tqdm(left, desc="prompts", unit="prompt", disable=None, file=sys.stderr):
+    for number, prompt in enumerate(tqdm(left, desc="prompts", unit="prompt", disable=None, file=sys.stderr), start=1):
         journal.add(prompt.id, [asdict(one) for one in _conversation(asked, proposers, prompt, options)])
+        if not sys.stderr.isatty() and (number % SAY_EVERY == 0 or number == len(left)):
+            sys.stderr.write(f"{number}/{len(left)} prompts\n")
     measured = [Measured(**one) for prompt in asked.prompts for one in journal.done[prompt.id]]
     report = report_of(conditions, measured)
     write_json(out, report)
