@@ -98,7 +98,9 @@ def _watch(job: Job, world: int) -> Ending:
     with _signals_passed_on(ranks):
         while running:
             for ready in wait(list(running)):
-                if running.pop(cast(int, ready)).exitcode != 0:
+                process = running.pop(cast(int, ready))
+                process.join()
+                if process.exitcode != 0:
                     raise _after_a_death(job, ranks, reports)
     endings = [report.text for report in _read(reports) if report.kind == "ending"]
     return cast(Ending, endings[0])
@@ -106,7 +108,9 @@ def _watch(job: Job, world: int) -> Ending:
 
 def _after_a_death(job: Job, ranks: list[SpawnProcess], reports: Any) -> Exception:
     """End what still runs, and return what to say: a person's mistake, or which rank died of what."""
-    wait([process.sentinel for process in ranks if process.exitcode is None], timeout=GRACE_S)
+    deadline = time.monotonic() + GRACE_S
+    for process in ranks:
+        process.join(max(0.0, deadline - time.monotonic()))
     codes = [process.exitcode for process in ranks]
     for process in ranks:
         process.kill()
