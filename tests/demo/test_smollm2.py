@@ -38,7 +38,14 @@ def test_the_capital_of_france_is_paris(smollm2: Path, tokenizer: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["12345 apples", "na\u00efve caf\u00e9 \u65e5\u672c\u8a9e \U0001f642", "  x = 10\n\tdef f():\r\n", "a<|im_end|>b", "", "\u2028\x00 end"],
+    [
+        "12345 apples",
+        "na\u00efve caf\u00e9 \u65e5\u672c\u8a9e \U0001f642",
+        "  x = 10\n\tdef f():\r\n",
+        "a<|im_end|>b",
+        "",
+        "\u2028\x00 end",
+    ],
 )
 def test_tokenizer_round_trips(tokenizer: Any, text: str) -> None:
     ids = tokenizer(text).input_ids
