@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import tyro
+from pydantic import ValidationError
 
 from datagen.export import ExportCommand
 from datagen.outcome import Outcome
@@ -20,6 +21,7 @@ from datagen.plan_commands import ImportMixCommand, PlanCommand
 from datagen.session import Interrupts, RunCommand, answer
 from datagen.survey import StatusCommand
 from datagen.verify import VerifyCommand
+from manifests import schema
 
 _EXIT_CODES = {"complete": 0, "too many bad answers": 3, "engine down": 75, "disk low": 75}
 _Flat = tyro.conf.arg(name="")
@@ -91,6 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
     description = "Prompts to completions of a target model."
     try:
         code = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="datagen", description=description, args=arguments)
+    except ValidationError as error:
+        print(f"datagen: {schema.first_problems(error)}", file=sys.stderr)
+        code = 2
     except (ValueError, OSError) as error:
         print(f"datagen: {error}", file=sys.stderr)
         code = 2

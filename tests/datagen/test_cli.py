@@ -129,6 +129,10 @@ def test_a_changed_manifest_is_refused_in_one_line(manifest: Path, capsys: pytes
         (("run", "--manifest", "nowhere.yaml"), "no manifest"),
         (("run", "--manifest", "demo_mix.yaml", "--engine", "http"), "--endpoint"),
         (("run", "--manifest", "demo_mix.yaml", "--rank", "2", "--world", "2"), "--rank 2 is not below"),
+        (
+            ("plan", "--manifest", "demo_mix.yaml", "--tokens-per-second", "-3"),
+            "tokens_per_second: Input should be greater",
+        ),
         (("status", "nowhere"), "holds no plan"),
         (("verify", "nowhere"), "holds no plan"),
         (("export", "nowhere", "--to", "openai"), "no folder"),
@@ -143,7 +147,8 @@ def test_what_the_user_can_put_right_is_one_line_and_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert datagen(*arguments) == 2
-    assert expected in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert expected in said and said.count("\n") == 1
 
 
 def test_rows_that_failed_for_good_make_the_exit_code_1_until_they_are_answered(manifest: Path) -> None:
