@@ -55,7 +55,7 @@ PUBLISHED = (
     ),
     Mix(
         "Open-PerfectBlend",
-        "dataset card of mlabonne/open-perfectblend, rows by the purpose of each source",
-        {"math": 595_035, "reasoning": 288_579, "chat": 452_632, "code": 111_272, "instruction_following": 61_492},
+        "dataset card of mlabonne/open-perfectblend, published rows by the purpose of each source",
+        {"math": 585_750, "reasoning": 272_266, "chat": 390_129, "code": 111_272, "instruction_following": 61_492},
     ),
 )
