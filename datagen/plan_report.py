@@ -104,10 +104,10 @@ def notices(source: Source, report: SourceReport) -> list[str]:
     """Return what a person should know of a source before paying for it.
 
     Raises:
-        ValueError: prompts are wanted of it and it has none.
+        ValueError: prompts are wanted of it and none can be read. Prompts that other sources hold are a shortage, not a mistake.
     """
     reasons = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
-    if report.wanted and not report.eligible:
+    if report.wanted and not report.eligible and not report.duplicate_of:
         held = "; ".join(f"{report.first_dropped[reason]}: {reason}" for reason in report.dropped if reason in _UNREAD)
         raise ValueError(
             f"source {source.name!r}: no row can be asked of {report.found} found"

@@ -319,6 +319,14 @@ def test_growth_keeps_every_row_in_its_place_and_every_file_as_it_is(
         plan = grown
 
 
+def test_a_source_whose_prompts_others_hold_is_a_shortage_and_not_a_mistake(tmp_path: Path, target: Path) -> None:
+    for name in "ab":
+        _write(tmp_path / f"{name}.jsonl", ["one", "two"])
+    plan = _open(tmp_path, target, _source("a", weight=1), _source("b", weight=1), total=2)
+    assert [prompt.source for prompt in plan.prompts()] == ["a"]
+    assert any("source b: 1 prompts wanted, 0 found" in warning for warning in plan.report.warnings)
+
+
 def test_what_grew_is_what_would_have_been_drawn_at_once(tmp_path: Path, target: Path) -> None:
     _write(tmp_path / "a.jsonl", [str(number) for number in range(100)])
     _write(tmp_path / "b.jsonl", [str(number) for number in range(50, 150)])
