@@ -8,13 +8,10 @@ read again only for the rows that someone wants to see or to tokenise.
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from curation import rows
+from curation import pools, rows
 from curation.facts import OTHER, ReadingSettings
 from curation.files import is_seekable, list_files, read_lines
 from curation.lines import Line, read_line
@@ -152,7 +149,8 @@ def _read_all(
     todo = [path for path in paths if path not in cards]
     sizes = {path: path.stat().st_size for path in todo}
     total, done = sum(sizes.values()), 0
-    for path, card in _read_each(todo, cache, settings, workers if total > _WORTH_A_POOL_BYTES else 1):
+    workers = workers if total > _WORTH_A_POOL_BYTES else 1
+    for path, card in pools.run(read_one, todo, start=Reading, start_args=(cache, settings), workers=workers):
         cards[path] = card
         done += sizes[path]
         if progress is not None:
@@ -160,30 +158,18 @@ def _read_all(
     return [cards[path] for path in paths]
 
 
-def _read_each(
-    paths: list[Path], cache: Path, settings: ReadingSettings, workers: int
-) -> Iterator[tuple[Path, ShardCard]]:
-    """Yield each shard and its card as they are read, in any order."""
-    if min(workers, len(paths)) <= 1:
-        for path in paths:
-            yield path, read_shard(path, cache, settings)
-        return
-    # Spawned, not forked: polars and pyarrow have threads of their own.
-    with ProcessPoolExecutor(
-        min(workers, len(paths)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_leave_interrupts_to_the_parent,
-    ) as pool:
-        running = {pool.submit(read_shard, path, cache, settings): path for path in paths}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a worker that reads shards holds."""
+
+    cache: Path
+    settings: ReadingSettings
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def read_one(reading: Reading, path: Path) -> tuple[Path, ShardCard]:
+    """Return a shard and its card; what is known of it already is not read again."""
+    card = known(path, ShardFiles.of(path, reading.cache, reading.settings))
+    return path, card or read_shard(path, reading.cache, reading.settings)
 
 
 def _gather_facts(

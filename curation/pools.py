@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, Literal
 
 Pool = Literal["processes", "ray"]
-
-_TASKS_PER_PROCESS = 50
-"""Processes are replaced after so many tasks: fast encoders cache what they have seen, without bound."""
 
 _state: Any = None
 """What this worker process was started with."""
@@ -30,12 +28,14 @@ def run(
     start_args: tuple[Any, ...],
     workers: int,
     pool: Pool = "processes",
+    tasks_per_process: int | None = None,
 ) -> Iterator[Any]:
     """Yield `task(start(*start_args), item)` for every item, in any order.
 
     Args:
         start: makes the state of a worker; called once in each.
         workers: processes, or Ray actors; 1 works here and now when the pool is local.
+        tasks_per_process: a local process is replaced after so many items; None keeps it.
 
     Raises:
         ValueError: Ray was asked for and is not installed.
@@ -45,7 +45,7 @@ def run(
     if min(workers, len(items)) <= 1:
         state = start(*start_args) if items else None
         return (task(state, item) for item in items)
-    return _in_processes(task, items, start, start_args, min(workers, len(items)))
+    return _in_processes(task, items, start, start_args, min(workers, len(items)), tasks_per_process)
 
 
 def _in_processes(
@@ -54,6 +54,7 @@ def _in_processes(
     start: Callable[..., Any],
     start_args: tuple[Any, ...],
     workers: int,
+    tasks_per_process: int | None,
 ) -> Iterator[Any]:
     # Spawned, not forked: polars, pyarrow and tokenizers have threads of their own.
     with ProcessPoolExecutor(
@@ -61,7 +62,7 @@ def _in_processes(
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
         initargs=(start, start_args),
-        max_tasks_per_child=_TASKS_PER_PROCESS,
+        max_tasks_per_child=tasks_per_process,
     ) as pool:
         running = [pool.submit(_do, task, item) for item in items]
         try:
@@ -73,6 +74,7 @@ def _in_processes(
 
 def _begin(start: Callable[..., Any], start_args: tuple[Any, ...]) -> None:
     global _state
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     _state = start(*start_args)
 
 

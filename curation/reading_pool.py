@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from curation import pools
-from curation.corpus import default_cache
+from curation.corpus import Reading, default_cache, read_one
 from curation.facts import ReadingSettings
 from curation.files import list_files
-from curation.reading import ShardFiles, known, read_shard
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """What a worker that reads shards holds."""
-
-    cache: Path
-    settings: ReadingSettings
 
 
 def read_over_ray(folder: Path, cache: Path | None, settings: ReadingSettings, workers: int) -> None:
@@ -29,10 +19,5 @@ def read_over_ray(folder: Path, cache: Path | None, settings: ReadingSettings, w
     place = (cache or default_cache(folder)).resolve()
     place.mkdir(parents=True, exist_ok=True)
     paths = [path.resolve() for path in list_files(folder)]
-    for _ in pools.run(_read_one, paths, start=_Reading, start_args=(place, settings), workers=workers, pool="ray"):
+    for _ in pools.run(read_one, paths, start=Reading, start_args=(place, settings), workers=workers, pool="ray"):
         pass
-
-
-def _read_one(reading: _Reading, path: Path) -> None:
-    if known(path, ShardFiles.of(path, reading.cache, reading.settings)) is None:
-        read_shard(path, reading.cache, reading.settings)

@@ -27,6 +27,9 @@ from curation.tokenization import TextEncoding, TokenizationSettings, tokenize_r
 CHUNK_ROWS = 2000
 """Rows per chunk: a few MB of text, some seconds of work at most."""
 
+_CHUNKS_PER_PROCESS = 50
+"""Processes are replaced after so many chunks: fast encoders cache what they have seen, without bound."""
+
 _PROBE_ROWS = 200
 _WORTH_A_POOL_ROWS = 4000
 """Below this, starting processes costs more than they save."""
@@ -86,7 +89,15 @@ def tokenize_corpus(
     shards = [path.resolve() for path in corpus.shards]
     slim = dataclasses.replace(corpus, shards=shards, signatures=np.empty((0, 0), np.uint32))
     start_args = (slim, source, settings, folder.resolve())
-    results = pools.run(_do_chunk, todo, start=_Worker, start_args=start_args, workers=workers, pool=pool)
+    results = pools.run(
+        _do_chunk,
+        todo,
+        start=_Worker,
+        start_args=start_args,
+        workers=workers,
+        pool=pool,
+        tasks_per_process=_CHUNKS_PER_PROCESS,
+    )
     for done, _ in enumerate(results, start=len(chunks) - len(todo) + 1):
         progress("tokenise", done, len(chunks))
     return TokenizedCorpus(documents.load(folder, range(len(chunks))), choice, described)
