@@ -19,6 +19,7 @@ from curation.facts import ReadingSettings
 from curation.filters import FilterSettings
 from curation.heldout import HeldoutSettings
 from curation.tokenization import TokenizationSettings
+from manifests.schema import first_problems
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes in a source checkout; a bare name that is not in the working directory is sought here."""
@@ -81,7 +82,7 @@ def load(path: Path | None, overrides: dict[str, Any]) -> Recipe:
         return Recipe.model_validate(document)
     except ValidationError as error:
         where = "recipe" if path is None else str(path)
-        raise ValueError(f"{where}: {_first_problems(error)}") from error
+        raise ValueError(f"{where}: {first_problems(error)}") from error
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
@@ -140,15 +141,3 @@ def _set(document: dict[str, Any], dotted: str, value: Any) -> None:
             raise ValueError(f"recipe: {dotted}: {parent} is not a group of settings")
         document = inner
     document[last] = value
-
-
-def _first_problems(error: ValidationError, most: int = 3) -> str:
-    """Say the first few problems of a validation error on one line, each with its place."""
-    problems = error.errors()
-    said = [
-        ".".join(str(part) for part in problem["loc"])
-        + (": " if problem["loc"] else "")
-        + problem["msg"].removeprefix("Value error, ")
-        for problem in problems[:most]
-    ]
-    return "; ".join(said) + (f" (and {len(problems) - most} more)" if len(problems) > most else "")
