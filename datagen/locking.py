@@ -69,12 +69,6 @@ def workers(folder: Path) -> list[str]:
     return [holder for _, holder in _holders(folder, besides="")] if folder.is_dir() else []
 
 
-def is_working(folder: Path, rank: int, world: int) -> bool:
-    """Return whether another process holds this rank."""
-    path = folder / _lock_name(rank, world)
-    return path.exists() and _is_held(path)
-
-
 def identity(path: Path) -> str:
     """Return who wrote a lock file: `host h, process p (rank r of w)`."""
     try:
