@@ -18,8 +18,8 @@ LEFT, RIGHT, TOP, BOTTOM = 120, 60, 8, 30
 LINE_HEIGHT = 280
 """Height of a plot of lines in pixels."""
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#999999")
-"""Okabe and Ito's, distinguishable without full colour vision, and two more; both themes use them."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#999999", "#8c564b", "#17a2a2")
+"""Okabe and Ito's, distinguishable without full colour vision, and four more; both themes use them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Line:
     """x, low, high."""
     dashed: bool = False
     dots: bool = False
-    """Dots instead of a stroke."""
+    """Dots instead of a stroke; a single point is always a dot."""
+    strong: bool = False
+    """A thicker stroke."""
 
 
 def page(title: str, facts: Sequence[str], sections: Sequence[str]) -> str:
@@ -139,14 +141,16 @@ def lines(title: str, found: Sequence[Line], x_name: str = "step", y_from: float
             upper = [f"{across(x):.1f},{down(high):.1f}" for x, _, high in line.band]
             lower = [f"{across(x):.1f},{down(low):.1f}" for x, low, _ in reversed(line.band)]
             parts.append(f'<polygon points="{" ".join(upper + lower)}" class="f{colour}" opacity="0.18"/>')
-        if line.dots:
+        if line.dots or len(line.points) == 1:
             parts += [
                 f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.5" class="f{colour}"/>' for x, y in line.points
             ]
         elif line.points:
             path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in line.points)
             dash = ' stroke-dasharray="6 4"' if line.dashed else ""
-            parts.append(f'<polyline points="{path}" fill="none" stroke-width="2" class="s{colour}"{dash}/>')
+            parts.append(
+                f'<polyline points="{path}" fill="none" stroke-width="{3.2 if line.strong else 2}" class="s{colour}"{dash}/>'
+            )
     parts.append(f'<text x="{WIDTH - 20}" y="{LINE_HEIGHT - 1}" class="end">{html.escape(x_name)}</text>')
     return _figure(title, LINE_HEIGHT + 4, parts, [line.name for line in found])
 
