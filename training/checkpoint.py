@@ -20,6 +20,7 @@ import xxhash
 
 from training.drafter import DFlashDrafter
 from training.drafter_config import DrafterConfig
+from training.durable import sync
 
 FORMAT = 1
 """Raised when what a checkpoint holds changes its meaning."""
@@ -156,11 +157,7 @@ def _replace(temporary: Path, final: Path) -> None:
     if final.exists():
         final.rename(aside)
     temporary.rename(final)
-    folder = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 

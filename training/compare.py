@@ -49,8 +49,9 @@ def compare(options: CompareOptions) -> dict[str, Any]:
 
     from training.comparison_page import render
     from training.drafter_files import weights_sha256
+    from training.durable import write_json, write_text
     from training.evaluate import tree_nodes
-    from training.prompt_journal import PromptJournal, write_json, write_text
+    from training.prompt_journal import PromptJournal
 
     tree_nodes(options.mode)
     if not options.contestants:

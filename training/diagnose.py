@@ -35,7 +35,7 @@ def diagnose(options: DiagnoseOptions) -> dict[str, Any]:
         ValueError: it is no run, or one that has not begun.
     """
     from training.diagnosis_page import render
-    from training.prompt_journal import write_json, write_text
+    from training.durable import write_json, write_text
     from training.sinks import read_records
     from training.symptoms import find_symptoms
 

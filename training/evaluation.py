@@ -56,9 +56,10 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     from tqdm import tqdm
 
     from training.drafter_files import weights_sha256
+    from training.durable import write_json, write_text
     from training.evaluate import Measured, tree_nodes
     from training.evaluation_page import render
-    from training.prompt_journal import PromptJournal, write_json, write_text
+    from training.prompt_journal import PromptJournal
 
     for mode in options.modes:
         tree_nodes(mode)
@@ -106,8 +107,9 @@ def evaluate_server(options: EvaluateOptions) -> dict[str, Any]:
     from tqdm import tqdm
 
     from training.asking import prepare_prompts
+    from training.durable import write_json, write_text
     from training.evaluation_page import render
-    from training.prompt_journal import PromptJournal, write_json, write_text
+    from training.prompt_journal import PromptJournal
     from training.served import Server
 
     assert options.server is not None

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from training.durable import sync
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -97,9 +99,9 @@ def export(options: ExportOptions) -> Exported:
         (temporary / CARD).write_text(card)
         rounding, same_top = _compare(drafter, read_exported(temporary), dtype, facts["folder"] if facts else None)
         for path in temporary.iterdir():
-            _sync(path)
+            sync(path)
         os.rename(temporary, options.out)
-        _sync(options.out.parent)
+        sync(options.out.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sizes = [weight.numel() for weight in weights.values()]
@@ -258,11 +260,3 @@ def _card(options: ExportOptions, block_size: int, target: str | None, weights: 
             "",
         ]
     return "\n".join(lines)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -79,8 +79,8 @@ def forecast(options: ForecastOptions) -> dict[str, Any]:
         ValueError: no run, one without metrics, or a reference that is no number.
     """
     from training.diagnose import read_card
+    from training.durable import write_json, write_text
     from training.forecast_page import render
-    from training.prompt_journal import write_json, write_text
     from training.sinks import read_records
 
     if not options.runs:

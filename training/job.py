@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,6 +14,7 @@ from typing import Any
 from curation.arrow_sets import HELDOUT, SET_CARD, list_arrow_shards, read_set_card
 from training.batches import RowStore
 from training.drafter_config import DrafterConfig, TargetFacts, configure
+from training.durable import write_json
 from training.order import DataOrder
 from training.recipe import Recipe, differences
 from training.target import choose_mask_token, read_target_facts
@@ -156,13 +156,12 @@ def check_same_run(prepared: Prepared) -> None:
 
 def write_run_card(prepared: Prepared) -> None:
     """Write run.json."""
-    prepared.job.out.mkdir(parents=True, exist_ok=True)
-    _write_json(prepared.job.out / RUN_CARD, prepared.card)
+    write_json(prepared.job.out / RUN_CARD, prepared.card)
 
 
 def write_done(run: Path, steps: int, elapsed_s: float) -> None:
     """Write done.json, last of all: its presence means that the run is complete."""
-    _write_json(run / DONE, {"steps": steps, "elapsed_s": elapsed_s})
+    write_json(run / DONE, {"steps": steps, "elapsed_s": elapsed_s})
 
 
 def locate_target(model: str | None, revision: str | None, weights: bool = True) -> str:
@@ -187,16 +186,6 @@ def locate_target(model: str | None, revision: str | None, weights: bool = True)
         raise ValueError(
             f"target {model!r} is neither a folder here nor to be had from the hub ({reason}); give its folder as --target"
         ) from error
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".json.tmp")
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
 
 
 def _check_tokenizer(set_card: dict[str, Any], target: str) -> None:
