@@ -14,7 +14,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from training.symptoms import Finding
+    from training.findings import Finding
 
 
 class DiagnoseOptions(BaseModel):
