@@ -1,8 +1,8 @@
 """The run: planned rows go to the engine, answers to the journal, complete shards to their place.
 
 One task per request in flight; admission is continuous over the open shards, so there is no batch to wait for. Everything
-that decides lives in `admission`, everything that lasts in `ledger`; this file is the loop between them and the engine,
-and what it does about faults:
+that decides lives in `admission`, everything that lasts in `ledger`, what is between in `open_shards`; this file is the
+loop from there to the engine and back, and what it does about faults:
 
 - the engine failed in passing: ask again after a backoff; a row that keeps failing while others succeed is recorded as
   failed, but while nothing succeeds it is the engine that is at fault, and the row stays pending;
@@ -19,7 +19,7 @@ import asyncio
 import errno
 import shutil
 import time
-from collections import defaultdict
+from collections.abc import Coroutine
 from typing import Any
 
 from datagen import rendering, shards
@@ -35,7 +35,8 @@ from datagen.engines import (
     TransientError,
 )
 from datagen.health import Health
-from datagen.ledger import Failure, Ledger, OpenShard
+from datagen.ledger import Failure, Ledger
+from datagen.open_shards import OpenShards, parent_failed
 from datagen.outcome import End, Outcome, RunOptions
 from datagen.progress import Snapshot, Tally
 
@@ -63,24 +64,16 @@ class Run:
         self.limit = Limit(engine.capacity)
         self.deadlines = Deadlines(options.floor_tokens_per_s, options.allowance_s)
         self._queue = Queue(self.lengths)
-        self._to_open = list(reversed(ledger.unfinished()))
-        self._open: dict[int, OpenShard] = {}
-        self._children: dict[str, list[Row]] = defaultdict(list)
-        """Rows that wait for the answer of the row with this id."""
+        self._shards = OpenShards(ledger, options.retry_failed)
         self._in_flight: dict[asyncio.Task[None], tuple[Row, float]] = {}
         self._delayed: set[asyncio.TimerHandle] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._complete: asyncio.Queue[OpenShard] = asyncio.Queue()
-        self._publishing: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._sync_now = asyncio.Event()
         self._num_unsynced = 0
-        self._failing: set[int] = set()
-        """Open shards with failures that `failed.jsonl` does not show yet."""
         self._end: tuple[End, str] | None = None
         self._crash: BaseException | None = None
         self._health = Health(options.patience_s, last_success=time.monotonic())
-        self._count_shards()
 
     def stop(self, end: End = "interrupted", message: str = "") -> None:
         """End the run: nothing more is admitted, what has landed stays. The first reason counts."""
@@ -94,10 +87,10 @@ class Run:
             ValueError: the folder belongs to another plan.
             OSError: the disk fails for another reason than being full.
         """
-        for work in (self._publish_complete(), self._sync_journals(), self._watch()):
+        for work in (self._shards.publish_complete(self._wake.set), self._sync_journals(), self._watch()):
             self._spawn(work)
         try:
-            while self._end is None and (self._to_open or self._open):
+            while self._end is None and (self._shards.num_unopened or len(self._shards)):
                 self._open_shards()
                 self._admit()
                 await self._wake.wait()
@@ -119,19 +112,17 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return where the run stands."""
         now = time.monotonic()
-        done = self._finished_done + sum(len(shard.done) for shard in self._open.values())
-        failed = self._finished_failed + sum(len(shard.failed) for shard in self._open.values())
         state = self._health.state(now)
         return Snapshot(
-            num_rows=self._num_rows,
-            num_done=done,
-            num_failed=failed,
+            num_rows=self._shards.num_rows,
+            num_done=self._shards.num_done,
+            num_failed=self._shards.num_failed,
             num_in_flight=len(self._in_flight),
             limit=self.limit.current,
-            num_open_shards=len(self._open),
-            num_published=self._num_shards - len(self._to_open) - len(self._open),
-            num_shards=self._num_shards,
-            tokens_left=self._tokens_left(),
+            num_open_shards=len(self._shards),
+            num_published=self._shards.num_published,
+            num_shards=self._shards.num_shards,
+            tokens_left=self._shards.tokens_left(self.lengths, self._mean_tokens()),
             oldest_s=max((now - started for _, started in self._in_flight.values()), default=0.0),
             disk_free_bytes=shutil.disk_usage(self.ledger.folder).free,
             state=self._end[0] if self._end else state,
@@ -141,43 +132,23 @@ class Run:
     # -- admission
 
     def _open_shards(self) -> None:
-        while self._to_open and (len(self._open) < self.options.open_shards or self._could_admit_more()):
-            index = self._to_open.pop()
-            shard = self.ledger.open(index, self.options.retry_failed)
-            self._open[index] = shard
-            self._enqueue(shard)
-            self._check_complete(shard)
+        while self._shards.num_unopened and (len(self._shards) < self.options.open_shards or self._could_admit_more()):
+            askable, orphaned = self._shards.open_next()
+            for row in askable:
+                self._queue.push(row)
+            for row, failure in orphaned:
+                self._fail(row, failure)
 
     def _could_admit_more(self) -> bool:
         """Whether the open shards are too small to keep the engine busy."""
         return len(self._queue) + len(self._in_flight) + len(self._delayed) < self.limit.current
-
-    def _enqueue(self, shard: OpenShard) -> None:
-        """Queue the rows that can be asked; turns whose earlier turn is pending wait for it."""
-        turns_left: dict[str | None, int] = defaultdict(int)
-        rows = {}
-        for position in reversed(shard.pending):
-            planned = shard.rows[position]
-            rows[position] = Row(shard.index, position, planned, turns_left[planned.id] + 1)
-            turns_left[planned.parent] = max(turns_left[planned.parent], rows[position].turns_left)
-        unanswered = {row.planned.id for row in rows.values()}
-        failed = {shard.rows[position].id for position in shard.failed}
-        for position in sorted(rows):
-            parent = rows[position].planned.parent
-            if parent in failed:
-                self._fail(rows[position], _parent_failed(parent))
-                failed.add(rows[position].planned.id)
-            elif parent in unanswered:
-                self._children[parent].append(rows[position])
-            else:
-                self._queue.push(rows[position])
 
     def _admit(self) -> None:
         self.limit.most = self.engine.capacity
         if self._end or not self._health.admits(time.monotonic()):
             return
         while len(self._queue) and len(self._in_flight) < self.limit.current:
-            row = self._queue.pop(longest_first=not self._to_open)
+            row = self._queue.pop(longest_first=not self._shards.num_unopened)
             task = asyncio.create_task(self._ask(row))
             self._in_flight[task] = (row, time.monotonic())
             task.add_done_callback(self._returned)
@@ -210,8 +181,8 @@ class Run:
     def _request(self, row: Row) -> tuple[list[dict[str, Any]], Request]:
         """Render a row's prompt. Raises RowError where the template refuses it or the context has no room for an answer."""
         planned = row.planned
-        shard = self._open[row.shard]
-        answers = {} if planned.parent is None else {planned.parent: shard.answer_to(planned.parent)}
+        parent = planned.parent
+        answers = {} if parent is None else {parent: self._shards[row.shard].answer_to(parent)}
         messages = rendering.conversation(planned, answers)
         try:
             prompt = self.renderer.render(messages, planned.tools, planned.thinking)
@@ -229,8 +200,7 @@ class Run:
         self, row: Row, messages: list[dict[str, Any]], request: Request, generation: Generation, took_s: float
     ) -> None:
         answer = make_row(row.planned, messages, request, generation, self.renderer)
-        shard = self._open[row.shard]
-        shard.record(row.position, shards.encode_row(answer).rstrip(b"\n"))
+        self._shards.record(row, shards.encode_row(answer).rstrip(b"\n"))
         self._health.succeeded(time.monotonic())
         self.limit.succeeded()
         num_tokens = len(generation.token_ids)
@@ -242,21 +212,19 @@ class Run:
             generation.finish_reason,
             answer.get("flags", []),
         )
-        for child in self._children.pop(row.planned.id, []):
+        for child in self._shards.waiting_for(row):
             self._queue.push(child)
-        self._changed(shard)
+        self._changed()
 
     # -- faults
 
     def _fail(self, row: Row, failure: Failure) -> None:
-        shard = self._open[row.shard]
-        shard.fail(row.position, failure)
-        self._failing.add(shard.index)
+        self._shards.fail(row, failure)
         self.tally.failed(row.planned.source)
         self.tally.faults[failure.reason] += 1
-        for child in self._children.pop(row.planned.id, []):
-            self._fail(child, _parent_failed(row.planned.id))
-        self._changed(shard)
+        for child in self._shards.waiting_for(row):
+            self._fail(child, parent_failed(row.planned.id))
+        self._changed()
 
     def _failed_in_passing(self, row: Row, started: float, message: str) -> None:
         self.tally.faults["transient"] += 1
@@ -328,26 +296,11 @@ class Run:
 
     # -- what runs beside the requests
 
-    def _changed(self, shard: OpenShard) -> None:
+    def _changed(self) -> None:
         self._num_unsynced += 1
         if self._num_unsynced >= self.options.sync_rows:
             self._sync_now.set()
-        self._check_complete(shard)
         self._wake.set()
-
-    def _check_complete(self, shard: OpenShard) -> None:
-        if shard.is_complete:
-            self._complete.put_nowait(shard)
-
-    async def _publish_complete(self) -> None:
-        while True:
-            shard = await self._complete.get()
-            self._publishing = asyncio.ensure_future(asyncio.to_thread(self.ledger.publish, shard))
-            await asyncio.shield(self._publishing)
-            self._finished_done += len(shard.done)
-            self._finished_failed += len(shard.failed)
-            del self._open[shard.index]
-            self._wake.set()
 
     async def _sync_journals(self) -> None:
         while True:
@@ -358,17 +311,13 @@ class Run:
                 pass
             self._sync_now.clear()
             self._num_unsynced = 0
-            failing, self._failing = self._failing, set()
-            for shard in list(self._open.values()):
-                await asyncio.to_thread(shard.sync)
-                if shard.index in failing and shard.index in self._open:
-                    await asyncio.to_thread(self.ledger.write_failures, shard)
+            await self._shards.sync()
 
     async def _watch(self) -> None:
         """Stop the run when it goes bad, the disk runs low, or the engine only ever fails."""
         options = self.options
         while True:
-            needed = options.disk_reserve_mib * 2**20 + sum(shard.journal.num_bytes for shard in self._open.values())
+            needed = options.disk_reserve_mib * 2**20 + self._shards.journal_bytes
             free = shutil.disk_usage(self.ledger.folder).free
             seen = self.tally.num_done + self.tally.num_failed
             if free < needed:
@@ -379,7 +328,7 @@ class Run:
                 self.stop("engine down", f"nothing but faults for {options.patience_s:.0f} s")
             await asyncio.sleep(_TICK_S)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -398,39 +347,10 @@ class Run:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING_S)
-        if self._publishing is not None:
-            await asyncio.wait([self._publishing])
-        for shard in self._open.values():
-            shard.close()
+        await self._shards.close()
 
-    # -- counting
-
-    def _count_shards(self) -> None:
-        """Count this rank's rows in finished shards; those of open ones are counted as they are opened."""
-        plan, ledger = self.ledger.plan, self.ledger
-        mine = range(ledger.rank, plan.num_shards, ledger.world)
-        unfinished = set(self._to_open)
-        self._num_shards = len(mine)
-        self._num_rows = sum(plan.shards[index].num_rows for index in mine)
-        finished = sum(plan.shards[index].num_rows for index in mine if index not in unfinished)
-        self._finished_failed = ledger.num_failed_in(set(mine) - unfinished)
-        self._finished_done = finished - self._finished_failed
-
-    def _tokens_left(self) -> float:
-        """Return the completion tokens expected of the pending rows, by what was observed of their sources."""
-        unopened = sum(self.ledger.plan.shards[index].num_rows for index in self._to_open)
-        seen = self.tally.num_done
-        mean = self.tally.completion_tokens / seen if seen else self.lengths.default
-        left = unopened * mean
-        for shard in self._open.values():
-            for position in shard.pending:
-                planned = shard.rows[position]
-                left += self.lengths.expected(planned.source, planned.sampling.max_tokens)
-        return left
-
-
-def _parent_failed(parent: str | None) -> Failure:
-    return Failure("parent", f"the turn before it, {parent}, has no answer", 0)
+    def _mean_tokens(self) -> float:
+        return self.tally.completion_tokens / self.tally.num_done if self.tally.num_done else self.lengths.default
 
 
 def _bad(tally: Tally) -> str:
