@@ -84,15 +84,18 @@ def _vllm_parse(answer: dict[str, Any]) -> Generation:
 def _sglang_payload(request: Request, model: str) -> dict[str, Any]:
     sampling = request.sampling
     parameters: dict[str, Any] = sampling.model_dump(exclude={"stop", "max_tokens"})
-    parameters |= {"max_new_tokens": sampling.max_tokens, "stop": list(sampling.stop)}
+    # 0 considers all tokens for vLLM and is refused by SGLang, which says -1.
+    parameters |= {"max_new_tokens": sampling.max_tokens, "stop": list(sampling.stop), "top_k": sampling.top_k or -1}
     if sampling.temperature > 0:
         parameters["sampling_seed"] = request.seed
     return {"input_ids": request.prompt_token_ids, "sampling_params": parameters}
 
 
 def _sglang_parse(answer: dict[str, Any]) -> Generation:
-    finish = answer["meta_info"]["finish_reason"]
-    return Generation(_token_ids(answer, "output_ids"), answer["text"], str(finish["type"]))
+    finish, text = answer["meta_info"]["finish_reason"], answer["text"]
+    if not isinstance(text, str):
+        raise TypeError(f"text is {type(text).__name__}")
+    return Generation(_token_ids(answer, "output_ids"), text, str(finish["type"]))
 
 
 def _token_ids(holder: dict[str, Any], key: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server of token ids that misbehaves on request. What it answers is the echo engine's."""
+"""Servers of token ids, one as vLLM and one as SGLang, that misbehave on request. What they answer is the echo engine's."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ HARMLESS = ("no usage", "reasoning", "reasoning_content", "empty")
 """Answers that are odd and still answers."""
 
 _ECHOED = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty"}
+_SGLANG_ONLY = {"max_new_tokens", "stop", "sampling_seed", "presence_penalty", "frequency_penalty"}
 
 
 class FakeServer:
@@ -70,6 +71,7 @@ class FakeServer:
         application = web.Application()
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/completions", self._complete)
+        self._add_routes(application)
         self._runner = web.AppRunner(application, shutdown_timeout=0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -81,6 +83,9 @@ class FakeServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def _add_routes(self, application: web.Application) -> None:
+        """Add what a kind of server has besides."""
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "served", "max_model_len": self.max_model_len}]})
@@ -148,3 +153,34 @@ class FakeServer:
             await response.write(b" ")
             await asyncio.sleep(0.05)
         return response
+
+
+class FakeSglang(FakeServer):
+    """Its completions route returns no token ids; its own takes what SGLang's `SamplingParams` takes, and refuses what that refuses."""
+
+    def _add_routes(self, application: web.Application) -> None:
+        application.router.add_post("/generate", self._generate)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        answer = await self._answer(asked)
+        del answer["choices"][0]["token_ids"]
+        return web.json_response(answer)
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        sampling = asked["sampling_params"]
+        unknown = set(sampling) - (_ECHOED - {"max_tokens"} | _SGLANG_ONLY)
+        if unknown or sampling["top_k"] == 0:
+            return web.json_response(
+                {"error": {"message": f"top_k {sampling['top_k']}, unknown {unknown}"}}, status=400
+            )
+        self.seen[tuple(asked["input_ids"])] += 1
+        self.num_answered += 1
+        as_vllm = sampling | {"prompt": asked["input_ids"], "max_tokens": sampling["max_new_tokens"]}
+        choice = (await self._answer(as_vllm))["choices"][0]
+        finish: dict[str, Any] = {"type": choice["finish_reason"]}
+        if self.mode == "abort" and sampling["max_new_tokens"] != PROBE.max_tokens and self.num_answered % 2:
+            finish = {"type": "abort", "message": "out of memory", "status_code": 500}
+        meta = {"finish_reason": finish, "completion_tokens": len(choice["token_ids"])}
+        return web.json_response({"text": choice["text"], "output_ids": choice["token_ids"], "meta_info": meta})

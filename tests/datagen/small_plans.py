@@ -42,7 +42,9 @@ class ByteRenderer:
         return {"tokenizer": "bytes"}
 
 
-def make_plan(folder: Path, num_conversations: int, turns: int = 1, shard_rows: int = 10, max_tokens: int = 64) -> Plan:
+def make_plan(
+    folder: Path, num_conversations: int, turns: int = 1, shard_rows: int = 10, max_tokens: int = 64, top_k: int = -1
+) -> Plan:
     """Write a plan of conversations of `turns` turns each into `folder`."""
     manifest = Manifest(
         name="small",
@@ -50,7 +52,7 @@ def make_plan(folder: Path, num_conversations: int, turns: int = 1, shard_rows: 
         sources=(Source(name="a", files="a.jsonl", domain="chat", license="MIT", count=num_conversations),),
         shard_rows=shard_rows,
     )
-    sampling = Sampling(max_tokens=max_tokens)
+    sampling = Sampling(max_tokens=max_tokens, top_k=top_k)
     rows = [row for number in range(num_conversations) for row in conversation(number, turns, sampling)]
     card: dict[str, Any] = {
         "manifest": manifest.model_dump(mode="json"),

@@ -15,7 +15,7 @@ from datagen.ledger import Ledger
 from datagen.outcome import Outcome, RunOptions
 from datagen.plan import Plan
 from datagen.runner import Run
-from tests.datagen.fake_server import HARMLESS, MODES, FakeServer
+from tests.datagen.fake_server import HARMLESS, MODES, FakeServer, FakeSglang
 from tests.datagen.small_plans import QUICK, ByteRenderer, make_plan, published
 
 pytestmark = pytest.mark.faults
@@ -61,6 +61,14 @@ def test_odd_answers_are_answers(mode: str, tmp_path: Path) -> None:
     row = next(shards.read_rows(tmp_path / "completions_000000.jsonl"))
     assert row["reasoning"] == ("because" if mode.startswith("reasoning") else None)
     assert row.get("flags") == (["empty"] if mode == "empty" else None)
+
+
+@pytest.mark.parametrize("mode", ["", "abort"])
+def test_sglang_is_spoken_to_in_its_own_way_and_gives_the_same_rows(mode: str, tmp_path: Path) -> None:
+    serve(tmp_path / "vllm", FakeServer(), top_k=0)
+    outcome = serve(tmp_path / "sglang", FakeSglang(mode), PATIENT, top_k=0)
+    assert (outcome.end, outcome.num_failed, outcome.num_pending) == ("complete", 0, 0)
+    assert published(tmp_path / "sglang") == published(tmp_path / "vllm")
 
 
 def test_a_row_that_alone_keeps_failing_is_recorded_and_the_rest_is_answered(tmp_path: Path) -> None:
@@ -177,9 +185,11 @@ def test_no_server_at_all_is_said_in_one_line() -> None:
         bounded(go())
 
 
-def serve(folder: Path, server: FakeServer, options: RunOptions = HASTY, breaks_after_start: bool = False) -> Outcome:
+def serve(
+    folder: Path, server: FakeServer, options: RunOptions = HASTY, breaks_after_start: bool = False, top_k: int = -1
+) -> Outcome:
     """Run a fresh plan in `folder` against one server, which may be good only for the start-up probe."""
-    plan = make_plan(folder, NUM_ROWS)
+    plan = make_plan(folder, NUM_ROWS, top_k=top_k)
     mode = server.mode
     if breaks_after_start:
         server.mode = ""
