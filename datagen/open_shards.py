@@ -51,6 +51,11 @@ class OpenShards:
         return self.num_shards - len(self._to_open) - len(self._open)
 
     @property
+    def num_unpublished(self) -> int:
+        """Complete shards that wait for the disk."""
+        return self._complete.qsize()
+
+    @property
     def num_done(self) -> int:
         """Rows of this rank that are answered."""
         return self._finished_done + sum(len(shard.done) for shard in self._open.values())

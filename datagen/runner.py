@@ -132,16 +132,22 @@ class Run:
     # -- admission
 
     def _open_shards(self) -> None:
-        while self._shards.num_unopened and (len(self._shards) < self.options.open_shards or self._could_admit_more()):
+        while self._shards.num_unopened and self._has_room_for_a_shard():
             askable, orphaned = self._shards.open_next()
             for row in askable:
                 self._queue.push(row)
             for row, failure in orphaned:
                 self._fail(row, failure)
 
-    def _could_admit_more(self) -> bool:
-        """Whether the open shards are too small to keep the engine busy."""
-        return len(self._queue) + len(self._in_flight) + len(self._delayed) < self.limit.current
+    def _has_room_for_a_shard(self) -> bool:
+        """Whether to open another: up to `open_shards`, more where these are too small to keep the engine busy.
+
+        Never while a disk slower than the engine leaves as many to be published: memory stays bounded, the engine waits.
+        """
+        if self._shards.num_unpublished >= self.options.open_shards:
+            return False
+        num_askable = len(self._queue) + len(self._in_flight) + len(self._delayed)
+        return len(self._shards) < self.options.open_shards or num_askable < self.limit.current
 
     def _admit(self) -> None:
         self.limit.most = self.engine.capacity

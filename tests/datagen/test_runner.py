@@ -1,10 +1,14 @@
 """The run with the deterministic engine: what it publishes, and what it makes of faults."""
 
+import asyncio
+import time
 from pathlib import Path
 
 from datagen import ledger, shards
 from datagen.engines.echo import EchoEngine, EchoOptions
-from tests.datagen.small_plans import QUICK, make_plan, published, run_plan
+from datagen.ledger import Ledger, OpenShard
+from datagen.runner import Run
+from tests.datagen.small_plans import QUICK, ByteRenderer, make_plan, published, run_plan
 
 
 def test_shards_hold_every_planned_row_in_plan_order(tmp_path: Path) -> None:
@@ -64,3 +68,27 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     second = run_plan(cut, EchoEngine(slow))
     assert second.tally.num_done == 40 - first.num_done
     assert published(tmp_path / "cut") == published(tmp_path / "calm")
+
+
+class SlowDisk(Ledger):
+    """Publishes more slowly than the echo engine answers, and notes how many shards were open meanwhile."""
+
+    most_open = 0
+    run: Run
+
+    def publish(self, shard: OpenShard) -> None:
+        """Take a while."""
+        time.sleep(0.02)
+        self.most_open = max(self.most_open, self.run.snapshot().num_open_shards)
+        super().publish(shard)
+
+
+def test_a_disk_slower_than_the_engine_holds_the_engine_back(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, 120, shard_rows=4)
+    ledger.hidden(tmp_path)
+    disk = SlowDisk(plan, tmp_path)
+    options = QUICK.model_copy(update={"open_shards": 2})
+    disk.run = Run(disk, EchoEngine(EchoOptions(concurrency=4)), ByteRenderer(), options)
+    assert asyncio.run(disk.run.run()).end == "complete"
+    # Two to be answered, two that wait to be published, one that is being published, and one opened for an idle engine.
+    assert disk.most_open <= 6
