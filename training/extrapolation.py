@@ -1,18 +1,24 @@
 """Where a learning curve is going, with an interval that is meant to be believed.
 
-Curves of accuracy and tau rise and flatten, as powers of the step, as logarithms, or as exponentials, and early in a run they do
-not flatten yet. Which of them, nobody can tell from a third of a run, so none is chosen: each shape is fitted by least squares (linear once its exponent is fixed),
-weighed by how likely it makes the points (marginal likelihood under flat priors), and the forecast is drawn from all of them,
-with the parameters' own uncertainty. What no family says, that runs leave their own trend (learning rates fall, data repeats),
-is added as a drift that grows with the distance; its size was set on recorded curves, not by theory.
+Accuracy rises and flattens, as a power of the step, a logarithm, or an exponential; nobody can tell which from a third of a run,
+so none is chosen: each shape is fitted by least squares (linear once its exponent is fixed), weighed by how likely it makes the
+points (marginal likelihood under flat priors), and the forecast is drawn from all of them, with the parameters' own uncertainty.
+Half of the draws come from fits to the later points alone, because a first quick rise says little of what follows. Streaks
+and tau are forecast as the accuracy that would give them were all slots alike: they curve upwards while accuracy does not.
+What no family says, that runs leave their own trend (learning rates fall, data repeats), is a drift that grows with the
+distance; `python -m benchmarks.forecast` measures its size on generated runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+
+Kind = Literal["share", "streak", "tau"]
+"""What a curve measures: a share (forecast as it is), a streak of slots, or tau, which is a streak and the bonus token."""
 
 FEWEST_POINTS = 5
 """Points below which nothing is extrapolated."""
@@ -23,15 +29,22 @@ MOST_POINTS = 60
 FARTHEST = 12.0
 """Steps beyond this many times the last one are not forecast."""
 
-DRIFT = 0.25
-"""Spread of a forecast beyond the families', as a share of the rise so far, per e-fold of steps."""
+DRIFT = 0.12
+"""Spread of a forecast beyond the families', as a share of the rise so far, per e-fold of steps. This and SPREAD make the
+interval of generated runs hold what it says."""
 
-SPREAD = 0.4
+SPREAD = 0.25
 """Likewise, as a share of the present slope per e-fold."""
 
-LATE_GAIN = 0.7
-"""Mean of what runs gain beyond the families', as a share of the present slope per e-fold: recorded runs, cut early, came out above
-their saturating fits, hardly ever below, because training has a slow start that points do not show."""
+LATE_GAIN = 0.2
+"""Mean of what runs gain beyond the families', as a share of the present slope per e-fold: training has second rises that points
+do not show, and no second falls."""
+
+LATER_FRAC = 0.6
+"""Of the points, those that the second half of the draws is fitted to."""
+
+CERTAIN = 0.99
+"""Accuracy above which a streak is endless for our purposes."""
 
 SAMPLES = 4000
 
@@ -68,8 +81,6 @@ class Forecast:
     steps: np.ndarray
     samples: np.ndarray
     """Possible values [samples, steps]."""
-    noise: float
-    """Standard deviation of a single point around the curve."""
 
     def quantile(self, share: float) -> np.ndarray:
         """Return the value below which a share of the forecasts lies, by step."""
@@ -99,7 +110,9 @@ def why_not(curve: Curve, at: float) -> str | None:
     return None
 
 
-def extrapolate(curve: Curve, at: Sequence[float], low: float = 0.0, high: float = np.inf, seed: int = 0) -> Forecast:
+def extrapolate(
+    curve: Curve, at: Sequence[float], low: float = 0.0, high: float = np.inf, kind: Kind = "share", seed: int = 0
+) -> Forecast:
     """Return what a curve may be at some steps, from all families together.
 
     Args:
@@ -107,28 +120,52 @@ def extrapolate(curve: Curve, at: Sequence[float], low: float = 0.0, high: float
         at: steps, ascending.
         low: values below it are impossible.
         high: values above it are impossible.
+        kind: of the curve's values.
         seed: of the samples.
     """
     dice, targets = np.random.default_rng(seed), np.asarray(at, dtype=np.float64)
+    scaled = Curve(curve.steps, _accuracy(curve.values, kind))
+    later = max(FEWEST_POINTS, round(LATER_FRAC * len(curve.steps)))
+    drawn = np.concatenate(
+        [
+            _draw(part, targets, SAMPLES // 2, dice)
+            for part in (scaled, Curve(scaled.steps[-later:], scaled.values[-later:]))
+        ]
+    )
+    # What leaves the families' trend leaves it one way: one draw per sample, growing with the distance.
+    distance = np.log(np.maximum(targets / curve.steps[-1], 1.0))
+    slope, one = _slope(scaled), (len(drawn), 1)
+    spread = np.hypot(DRIFT * np.ptp(scaled.values), SPREAD * slope)
+    drawn = drawn + (dice.standard_normal(one) * spread + dice.exponential(LATE_GAIN, one) * slope) * distance
+    return Forecast(targets, np.clip(_measured(drawn, kind), low, high))
+
+
+def _accuracy(values: np.ndarray, kind: Kind) -> np.ndarray:
+    """Return the chance of a slot that gives a streak, 1 / (1 - chance) - 1, slots without end and all alike."""
+    if kind == "share":
+        return values
+    tau = values if kind == "tau" else values + 1.0
+    return 1.0 - 1.0 / np.maximum(tau, 1e-9)
+
+
+def _measured(accuracy: np.ndarray, kind: Kind) -> np.ndarray:
+    """Undo `_accuracy`."""
+    if kind == "share":
+        return accuracy
+    tau = 1.0 / (1.0 - np.minimum(accuracy, CERTAIN))
+    return tau if kind == "tau" else tau - 1.0
+
+
+def _draw(curve: Curve, targets: np.ndarray, count: int, dice: np.random.Generator) -> np.ndarray:
+    """Draw curves [count, targets] from all families, each as often as it is likely."""
     shapes = list(_shapes(curve.steps, targets))
     fits = [_Fit.of(shape, curve.values) for shape, _ in shapes]
     scores = np.array([fit.log_evidence for fit in fits])
     weights = np.exp(scores - scores.max())
-    picks = dice.multinomial(SAMPLES, weights / weights.sum())
-    samples, noises = [], []
-    for fit, (_, ahead), count in zip(fits, shapes, picks, strict=True):
-        if count:
-            samples.append(fit.sample(ahead, count, dice))
-            noises.append(np.full(count, fit.noise))
-    drawn = np.concatenate(samples)
-    last = curve.steps[-1]
-    distance = np.log(np.maximum(targets / last, 1.0))
-    # What leaves the families' trend leaves it one way: one draw per sample, growing with the distance.
-    slope, one = _slope(curve), (len(drawn), 1)
-    spread = np.hypot(DRIFT * np.ptp(curve.values), SPREAD * slope)
-    drawn = drawn + (dice.standard_normal(one) * spread + dice.exponential(LATE_GAIN, one) * slope) * distance
-    drawn = np.clip(drawn, low, high)
-    return Forecast(targets, drawn, float(np.mean(np.concatenate(noises))))
+    picks = dice.multinomial(count, weights / weights.sum())
+    return np.concatenate(
+        [fit.sample(ahead, times, dice) for fit, (_, ahead), times in zip(fits, shapes, picks, strict=True) if times]
+    )
 
 
 def _shapes(steps: np.ndarray, ahead: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -159,7 +196,6 @@ class _Fit:
     coefficients: np.ndarray
     covariance: np.ndarray
     """Of the coefficients, residuals' correlation included."""
-    noise: float
     degrees: float
     log_evidence: float
 
@@ -177,7 +213,7 @@ class _Fit:
         variance = squares / count * effective / degrees
         covariance = np.linalg.inv(gram) * variance * count / effective
         evidence = -degrees / 2 * np.log(squares) - 0.5 * np.linalg.slogdet(gram)[1]
-        return cls(coefficients, covariance, float(np.sqrt(variance)), degrees, float(evidence))
+        return cls(coefficients, covariance, degrees, float(evidence))
 
     def sample(self, ahead: np.ndarray, count: int, dice: np.random.Generator) -> np.ndarray:
         """Draw curves [count, steps] ahead."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from training.extrapolation import Kind
 
 TRAINING_MEASURES = (
     "accuracy",
@@ -155,7 +158,7 @@ def look_ahead(
     soon = min(last + 1000, FARTHEST * last, total)
     ahead = [last + (at - last) * n / SPAN for n in range(SPAN + 1)]
     steps = sorted({*ahead, soon})
-    found = extrapolate(curve, steps, *bounds)
+    found = extrapolate(curve, steps, *bounds, kind_of(measure))
     place = steps.index(at)
     (low80, high80), (low95, high95) = ((found.quantile(q), found.quantile(1 - q)) for q in (0.1, 0.025))
     middle = found.quantile(0.5)
@@ -192,6 +195,12 @@ def bounds_of(measure: str, card: dict[str, Any]) -> tuple[float, float]:
         return 1.0, block
     nodes = name.removeprefix("tree").removesuffix("_streak")
     return 0.0, min(block - 1, float(nodes) if nodes.isdigit() else block)
+
+
+def kind_of(measure: str) -> Kind:
+    """Return how a measure is extrapolated."""
+    name = measure.partition("/")[0]
+    return "tau" if name.endswith("tau") else "streak" if name.endswith("streak") else "share"
 
 
 def step_of(options: ForecastOptions, records: list[dict[str, Any]], card: dict[str, Any]) -> float:

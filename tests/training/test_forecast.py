@@ -10,21 +10,26 @@ import numpy as np
 import orjson
 import pytest
 
-from benchmarks.forecast import back_test
+from benchmarks.forecast import back_test, generate
 from training.extrapolation import Curve, extrapolate, why_not
-from training.forecast import HELDOUT, ForecastOptions, curves_of, forecast, read_references
+from training.forecast import HELDOUT, ForecastOptions, curves_of, forecast, kind_of, read_references
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_curves.json").read_text())
 
 
-@pytest.mark.parametrize("cut", [0.5, 0.7])
-def test_recorded_curves_end_inside_the_80_percent_interval_about_as_often_as_it_says(cut: float) -> None:
+@pytest.mark.parametrize(("cut", "widest"), [(0.3, 1.0), (0.5, 0.6), (0.7, 0.6)])
+def test_recorded_curves_end_inside_the_80_percent_interval_about_as_often_as_it_says(
+    cut: float, widest: float
+) -> None:
     """27 curves of two real runs of a few hundred steps; cut earlier than half they are still in their slow start."""
-    results = [back_test(np.array(curve["steps"], float), np.array(curve["values"]), cut) for curve in RECORDED]
+    results = [
+        back_test(np.array(curve["steps"], float), np.array(curve["values"]), cut, kind_of(curve["name"]))
+        for curve in RECORDED
+    ]
     told = [result for result in results if result is not None]
     assert len(told) > 0.9 * len(RECORDED)
-    assert 0.65 <= np.mean([inside for inside, _ in told]) <= 0.95
-    assert np.median([width for _, width in told]) < 0.6
+    assert 0.65 <= np.mean([inside for inside, _, _ in told]) <= 0.95
+    assert np.median([width for _, width, _ in told]) < widest
 
 
 def synthetic(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +49,35 @@ def synthetic(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_curves_of_every_family_end_inside_the_interval_about_as_often_as_it_says() -> None:
     told = [result for seed in range(60) if (result := back_test(*synthetic(seed), 0.3)) is not None]
     assert len(told) > 50
-    assert 0.65 <= np.mean([inside for inside, _ in told]) <= 0.95
+    assert 0.65 <= np.mean([inside for inside, _, _ in told]) <= 0.95
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.5, 0.7])
+def test_generated_runs_end_inside_the_interval_about_as_often_as_it_says(cut: float) -> None:
+    told = [
+        result
+        for seed in range(1000, 1100)
+        if (result := back_test(*(made := generate(seed))[:2], cut, made[2])) is not None
+    ]
+    assert len(told) > 90
+    assert 0.7 <= np.mean([inside for inside, _, _ in told]) <= 0.95
+
+
+def test_a_streak_that_bends_upwards_because_accuracy_rises_evenly_is_continued_upwards() -> None:
+    steps = np.arange(100.0, 1100.0, 50.0)
+    streaks = 0.0006 * steps / (1 - 0.0006 * steps)
+    (middle,) = extrapolate(Curve.of(list(zip(steps, streaks, strict=True))), [1250.0], kind="streak").quantile(0.5)
+    assert middle == pytest.approx(0.75 / 0.25, rel=0.15)
+    (tau,) = extrapolate(Curve.of(list(zip(steps, streaks + 1, strict=True))), [1250.0], kind="tau").quantile(0.5)
+    assert tau == pytest.approx(middle + 1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "kind"),
+    [("held-out tau/code", "tau"), ("tau", "tau"), ("tree8_streak", "streak"), ("accuracy", "share")],
+)
+def test_every_measure_is_extrapolated_as_what_it_is(measure: str, kind: str) -> None:
+    assert kind_of(measure) == kind
 
 
 def test_a_curve_without_noise_is_continued_and_the_interval_grows_with_the_distance() -> None:
