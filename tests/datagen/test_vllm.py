@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from datagen import ledger, shards
 from datagen.answers import seed_of
 from datagen.engines import Engine, Generation, Request
 from datagen.engines.http import HttpEngine, HttpOptions
+from datagen.engines.ray import RayEngine, RayOptions
 from datagen.engines.vllm import VllmEngine, prepare_environment
 from datagen.rendering import Renderer
 from datagen.verify import VerifyCommand, verify
@@ -78,6 +80,18 @@ def test_a_server_and_the_engine_in_process_sample_the_same_ids(model: Path, ser
     assert "Paris" in in_process[0].text
     for answer in in_process:
         assert renderer.tokenizer.decode(answer.token_ids, skip_special_tokens=True) == answer.text
+
+
+def test_an_engine_in_a_ray_actor_samples_the_same_ids(model: Path) -> None:
+    pytest.importorskip("ray", reason="needs draftmill[ray]")
+    target = Target(model=str(model), dtype="float32", max_model_len=CONTEXT, engine=SETTINGS)
+    renderer = Renderer(target)
+    build = functools.partial(VllmEngine, target, renderer.model, CONTEXT)
+    in_actor = RayEngine(RayOptions(engine="vllm", num_gpus=0), build)
+    on_ray = asyncio.run(greedy(in_actor, renderer))
+    in_process = asyncio.run(greedy(build(), renderer))
+    assert [answer.token_ids for answer in on_ray] == [answer.token_ids for answer in in_process]
+    assert in_actor.describe()["of"]["engine"] == "vllm"
 
 
 @pytest.mark.chaos
