@@ -18,6 +18,6 @@ def read_over_ray(folder: Path, cache: Path | None, settings: ReadingSettings, w
     """
     place = (cache or default_cache(folder)).resolve()
     place.mkdir(parents=True, exist_ok=True)
-    paths = [path.resolve() for path in list_files(folder)]
+    paths = [path.absolute() for path in list_files(folder)]
     for _ in pools.run(read_one, paths, start=Reading, start_args=(place, settings), workers=workers, pool="ray"):
         pass

@@ -86,7 +86,7 @@ def tokenize_corpus(
     if pool == "processes" and sum(len(chunk) for _, chunk in todo) < _WORTH_A_POOL_ROWS:
         workers = 1
     # Workers read text only, and may run in another working directory.
-    shards = [path.resolve() for path in corpus.shards]
+    shards = [path.absolute() for path in corpus.shards]
     slim = dataclasses.replace(corpus, shards=shards, signatures=np.empty((0, 0), np.uint32))
     start_args = (slim, source, settings, folder.resolve())
     results = pools.run(

@@ -191,6 +191,22 @@ def test_ray_gives_the_same_bytes_as_processes(balanced: Built, completions: Pat
 
 
 @pytest.mark.bytes
+def test_shards_that_are_links_to_files_of_other_names_build_the_same_set(
+    balanced: Built, completions: Path, tmp_path: Path
+) -> None:
+    linked = tmp_path / "completions_raw"
+    linked.mkdir()
+    for number, path in enumerate(sorted(completions.glob("*.jsonl"))):
+        stored = tmp_path / "store" / f"{number}" / "data.jsonl"
+        stored.parent.mkdir(parents=True)
+        stored.write_bytes(path.read_bytes())
+        (linked / path.name).symlink_to(stored)
+    (linked / shards.RUN_CARD).write_bytes((completions / shards.RUN_CARD).read_bytes())
+    built = build(BuildOptions(input=linked, out=tmp_path / "set", balance=True, workers=2))
+    arrows = {name: digest for name, digest in _digests(built.folder).items() if name.endswith(".arrow")}
+    assert arrows == {name: digest for name, digest in _digests(balanced.folder).items() if name.endswith(".arrow")}
+
+
 def test_an_equal_build_gives_equal_bytes_in_every_file(balanced: Built, completions: Path, tmp_path: Path) -> None:
     again = build(BuildOptions(input=completions, out=tmp_path / "tokenized_v1", balance=True))
     assert _digests(balanced.folder) == _digests(again.folder)
