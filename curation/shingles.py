@@ -172,19 +172,32 @@ def _shingle(word_hashes: np.ndarray, word_starts: np.ndarray, words: int) -> tu
     """Combine each run of `words` word hashes inside one text; return uint32 hashes and their number per text."""
     num_words = np.diff(word_starts)
     lengths = np.where(num_words == 0, 0, np.maximum(num_words - words + 1, 1))
-    # Position of each shingle's first word: consecutive within a text, so a text's start plus a running count.
-    first = np.arange(lengths.sum()) + np.repeat(word_starts[:-1] - (np.cumsum(lengths) - lengths), lengths)
-    size = np.repeat(np.minimum(num_words, words), lengths)  # under `words` only where the whole text is
-    padded = np.concatenate([word_hashes, np.zeros(words, np.uint64)])
-    combined = np.zeros(len(first), dtype=np.uint64)
-    short = bool((num_words < words).any())
-    for place in range(words):
+    padded = np.concatenate([word_hashes, np.zeros(words - 1, np.uint64)])
+    at_every_word = _combine([padded[place : place + len(word_hashes)] for place in range(words)])
+    is_first = np.ones(len(word_hashes), dtype=bool)
+    places = np.arange(words)
+    ends = word_starts[1:][num_words >= words]
+    is_first[ends[:, None] - places[1:]] = False  # the last words of a text begin no shingle
+    short = (num_words > 0) & (num_words < words)
+    begins, inside = word_starts[:-1][short], places < num_words[short, None]
+    own = begins[:, None] + places
+    is_first[own[inside]] = False
+    is_first[begins] = True
+    at_every_word[begins] = _combine(np.where(inside, padded[own], np.uint64(0)).T)
+    return at_every_word[is_first], lengths
+
+
+def _combine(word_hashes: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Return uint32 hashes of sequences of words; `word_hashes[i]` holds the uint64 hashes of every sequence's word i."""
+    combined = np.zeros(len(word_hashes[0]), dtype=np.uint64)
+    shifted = np.empty_like(combined)
+    for word in word_hashes:
         combined *= _GOLDEN
-        word = padded[first + place]
-        combined += np.where(place < size, word, np.uint64(0)) if short else word
-        combined ^= combined >> np.uint64(31)
+        combined += word
+        combined ^= np.right_shift(combined, np.uint64(31), out=shifted)
     combined *= _MIX_2
-    return (combined >> np.uint64(32)).astype(np.uint32), lengths
+    combined >>= np.uint64(32)
+    return combined.astype(np.uint32)
 
 
 def _fmix32(hashes: np.ndarray) -> np.ndarray:
