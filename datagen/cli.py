@@ -8,6 +8,7 @@ Exit codes: 0 every planned row is answered; 1 finished, but some rows failed fo
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -96,6 +97,9 @@ def main(arguments: list[str] | None = None) -> None:
     except ValidationError as error:
         print(f"datagen: {schema.first_problems(error)}", file=sys.stderr)
         code = 2
+    except BrokenPipeError:  # the reader of our output has enough, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except (ValueError, OSError) as error:
         print(f"datagen: {error}", file=sys.stderr)
         code = 2

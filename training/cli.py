@@ -6,6 +6,7 @@ is defaults, file, command line. What a person can fix ends in one line and exit
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -158,5 +159,10 @@ def _told_in_one_line(command: Callable[[], int]) -> int:
     except ValidationError as error:
         print(f"error: {recipes.say_problems(error)}", file=sys.stderr)
     except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:  # the reader of our output has enough, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a full disk, a file that is not there
         print(f"error: {error}", file=sys.stderr)
     return 2
