@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +38,7 @@ class AskingOptions(BaseModel):
     data: Path | None = None
     """The set whose held-out prompts are decoded. Files given as --prompts take its place."""
     prompts: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """Files of prompts: MT-bench, Spec-Bench, HumanEval, MBPP, GSM8K and similar layouts, or any JSONL with a prompt."""
+    """Files of prompts: MT-bench, Spec-Bench, HumanEval, MBPP, GSM8K, BFCL and similar layouts, or any JSONL with a prompt."""
     turns: Literal["first", "all"] = "first"
     """Of chats with several turns: the first, or every one on the target's own answers."""
     thinking: Literal["default", "on", "off"] = "default"
@@ -154,6 +155,9 @@ def find_prompts(options: AskingOptions, chat: Chat) -> list[Prompt]:
 
     if options.prompts:
         found = [prompt for path in options.prompts for prompt in file_prompts(path, chat)]
+        twice = next((name for name, count in Counter(prompt.id for prompt in found).items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"two files hold a prompt {twice}; give files of different names")
         return draw_per_domain(found, options.max_prompts_per_domain, options.seed)
     if options.thinking != "default":
         raise ValueError("--thinking renders --prompts; the held-out prompts of a set are rendered already")

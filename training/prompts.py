@@ -1,30 +1,24 @@
 """Prompts to ask a drafter's target: held-out rows of a set, or files in the layouts that evaluation sets come in.
 
-A file's layout is known by its fields: MT-bench and Spec-Bench (`turns`, `category`), HumanEval (`prompt`), GSM8K
-(`question`), MBPP (`text`), MATH (`problem`), `instruction` with `input`, chats (`messages`, `conversations`), MGSM (a table
-without header), and completions as `datagen` writes them. Texts are asked as they stand, as a user's turn in the target's
-own chat template: wording moves tau, and benchmarks that add instructions of their own report other numbers.
+Files are read by `training.prompt_files`, rows understood by `training.prompt_layouts`; completions as `datagen` writes them carry the prompt's
+tokens. Texts are asked as they stand, as a user's turn in the target's own chat template: wording moves tau, and benchmarks
+that add instructions of their own report other numbers.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-import zstandard
+from jinja2 import TemplateError
 
 from curation.arrow_sets import HELDOUT, read_rows
-
-QUESTION_FIELDS = ("turns", "messages", "conversations", "prompt", "instruction", "question", "problem", "text")
-"""Where a row may hold what is asked, in the order in which they are tried."""
+from training.prompt_files import read_table
+from training.prompt_layouts import QUESTION_FIELDS, Question, read_question
 
 ID_FIELDS = ("task_id", "question_id", "unique_id", "id", "prompt_id")
 
@@ -45,6 +39,10 @@ class Prompt:
     """The chat behind it, where it was rendered here."""
     later_turns: tuple[str, ...] = ()
     """What the user says next, each once the target has answered."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """That the target may call."""
+    turn: int = 1
+    """Of the user, from 1."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,19 @@ class Chat:
     template_kwargs: dict[str, Any]
     """Passed to the template, e.g. enable_thinking."""
 
-    def render(self, messages: Iterable[dict[str, Any]]) -> list[int]:
-        """Return the token ids of a chat up to where the assistant speaks."""
-        found = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self.template_kwargs
-        )
+    def render(self, messages: Iterable[dict[str, Any]], tools: tuple[dict[str, Any], ...] = ()) -> list[int]:
+        """Return the token ids of a chat up to where the assistant speaks.
+
+        Raises:
+            ValueError: the template refuses the chat, or there is none.
+        """
+        kwargs = self.template_kwargs | ({"tools": list(tools)} if tools else {})
+        try:
+            found = self.tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **kwargs
+            )
+        except (TemplateError, ValueError) as error:
+            raise ValueError(f"the target's chat template cannot say it: {str(error).splitlines()[0]}") from error
         return list(found["input_ids"])
 
     def next_turn(self, prompt: Prompt, reply_ids: list[int]) -> Prompt | None:
@@ -72,14 +78,13 @@ class Chat:
             {"role": "assistant", "content": reply},
             {"role": "user", "content": prompt.later_turns[0]},
         )
-        name, _, turn = prompt.id.partition("#")
-        return Prompt(
-            f"{name}#{int(turn or 1) + 1}",
-            prompt.domain,
-            prompt.source,
-            self.render(messages),
-            messages,
-            prompt.later_turns[1:],
+        return replace(
+            prompt,
+            id=f"{prompt.id.removesuffix(f'#{prompt.turn}')}#{prompt.turn + 1}",
+            token_ids=self.render(messages, prompt.tools),
+            messages=messages,
+            later_turns=prompt.later_turns[1:],
+            turn=prompt.turn + 1,
         )
 
 
@@ -100,26 +105,24 @@ def heldout_prompts(data: Path, most_per_domain: int, seed: int = 0) -> list[Pro
 
 
 def file_prompts(path: Path, chat: Chat) -> list[Prompt]:
-    """Return the prompts of an evaluation file.
+    """Return the prompts of an evaluation file; ids that come twice carry their row's number.
 
     Raises:
-        ValueError: no such file, it cannot be read, or a row asks nothing.
+        ValueError: no such file, it cannot be read or is empty, or a row asks nothing, or what the target cannot be asked.
     """
-    source = _source_name(path)
-    prompts = []
-    for number, row in enumerate(read_table(path)):
-        messages, later = _asked(row)
-        if not messages and not row.get("prompt_token_ids"):
-            raise ValueError(
-                f"{path}: row {number} asks nothing; a row holds one of {', '.join(QUESTION_FIELDS)}, or prompt_token_ids"
-            )
-        name = next((str(row[field]) for field in ID_FIELDS if row.get(field) is not None), str(number))
+    source, prompts, taken = _source_name(path), [], set[str]()
+    for number, row in enumerate(read_table(path), start=1):
+        name = next((str(row[field]) for field in ID_FIELDS if row.get(field) is not None), str(number - 1))
+        name = f"{source}/{name}"
+        name = f"{name}~{number}" if name in taken else name
+        taken.add(name)
         domain = str(row.get("domain") or row.get("category") or source)
-        if row.get("prompt_token_ids"):
-            prompts.append(Prompt(f"{source}/{name}", domain, source, list(row["prompt_token_ids"])))
-        else:
-            ids = chat.render(messages)
-            prompts.append(Prompt(f"{source}/{name}", domain, source, ids, tuple(messages), tuple(later)))
+        try:
+            prompts.append(_prompt(row, name, domain, source, chat))
+        except ValueError as error:
+            raise ValueError(f"{path}: row {number} {error}") from error
+    if not prompts:
+        raise ValueError(f"{path} holds no rows")
     return prompts
 
 
@@ -137,98 +140,18 @@ def draw_per_domain(prompts: list[Prompt], most: int, seed: int) -> list[Prompt]
     return chosen
 
 
-def read_table(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a .jsonl, .json, .tsv or .csv file, plain or as .gz or .zst, by field; fields are lower case.
-
-    Raises:
-        ValueError: no such file, or it cannot be read; names the line.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read prompts from {path}: {error.strerror}") from error
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst")]
-    try:
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        if path.suffix == ".zst":
-            content = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content)).read()
-        text = content.decode("utf-8-sig")
-    except (OSError, zstandard.ZstdError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or not text: {error}") from error
-    if suffixes[-1:] in ([".tsv"], [".csv"]):
-        yield from _rows_of_table(text, "\t" if suffixes[-1] == ".tsv" else ",")
-        return
-    for number, row in _rows_of_json(path, text):
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, row {number}: expected an object, found {type(row).__name__}")
-        yield {str(name).lower(): value for name, value in row.items()}
-
-
-def _rows_of_json(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    if text.lstrip().startswith("["):
-        lines: list[str] = [text]
-    else:
-        lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        yield from enumerate(found, start=1) if isinstance(found, list) else [(number, found)]
-
-
-def _rows_of_table(text: str, delimiter: str) -> Iterator[dict[str, Any]]:
-    """A table whose first line names no question field has no header: its first column is asked, as in MGSM."""
-    lines = io.StringIO(text)
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if delimiter == "\t" else csv.reader(lines)
-    rows = [row for row in reader if row]
-    header = [name.lower() for name in rows[0]] if rows else []
-    if any(name in QUESTION_FIELDS for name in header):
-        yield from (dict(zip(header, row, strict=False)) for row in rows[1:])
-    else:
-        yield from ({"question": row[0]} for row in rows)
-
-
-def _asked(row: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the chat up to its first question, and what the user asks after that."""
-    for field in QUESTION_FIELDS:
-        value = row.get(field)
-        if isinstance(value, str) and value.strip():
-            extra = row.get("input") if field == "instruction" else None
-            return [{"role": "user", "content": f"{value}\n{extra}" if extra else value}], []
-        if isinstance(value, list) and value:
-            return _from_turns(value) if isinstance(value[0], str) else _from_messages(value)
-    return [], []
-
-
-def _from_turns(turns: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    return [{"role": "user", "content": turns[0]}], turns[1:]
-
-
-def _from_messages(found: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """A chat that ends with the user is asked as it stands; one with answers is asked from its first turn on, because
-    the replies are the target's to give."""
-    if isinstance(found[0], list):  # BFCL: a list of turns, each a list of messages
-        found = [message for turn in found for message in turn]
-    roles = {"human": "user", "gpt": "assistant"}
-    messages: list[dict[str, Any]] = []
-    for message in found:
-        if not isinstance(message, dict):
-            return [], []
-        role = str(message.get("role", message.get("from", "user")))
-        messages.append({"role": roles.get(role, role), "content": message.get("content", message.get("value")) or ""})
-    if messages[-1]["role"] in ("user", "tool"):
-        return messages, []
-    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
-    if first is None:
-        return [], []
-    later = [message["content"] for message in messages[first + 1 :] if message["role"] == "user"]
-    return messages[: first + 1], later
-
-
 def _source_name(path: Path) -> str:
     stem = path.name.split(".")[0].lower()
     return path.resolve().parent.name.lower() if stem in GENERIC_NAMES else stem
+
+
+def _prompt(row: dict[str, Any], name: str, domain: str, source: str, chat: Chat) -> Prompt:
+    if row.get("prompt_token_ids"):
+        return Prompt(name, domain, source, list(row["prompt_token_ids"]))
+    question: Question | None = read_question(row)
+    if question is None:
+        raise ValueError(
+            f"asks nothing (found {', '.join(list(row)[:8])}); a row holds one of {', '.join(QUESTION_FIELDS)}, or prompt_token_ids"
+        )
+    ids = chat.render(question.messages, question.tools)
+    return Prompt(name, domain, source, ids, question.messages, question.later_turns, question.tools)

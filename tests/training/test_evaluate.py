@@ -244,10 +244,10 @@ def test_later_turns_are_asked_on_the_targets_own_answer(tmp_path: Path) -> None
     ("name", "content", "said"),
     [
         ("a.jsonl", b'{"question": "x"}\n{"question":', "line 2: not JSON"),
-        ("a.jsonl", b'{"solution": "x"}', "row 0 asks nothing"),
+        ("a.jsonl", b'{"solution": "x"}', "row 1 asks nothing"),
         ("a.jsonl", b"[1, 2]", "expected an object"),
         ("a.jsonl.gz", b"no gzip", "damaged"),
-        ("a.jsonl", b"\xff\xfe", "damaged or not text"),
+        ("a.jsonl", b"\xff\xfe", "is not UTF-8"),
     ],
 )
 def test_a_file_that_asks_nothing_is_refused_by_name(tmp_path: Path, name: str, content: bytes, said: str) -> None:
