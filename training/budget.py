@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from training.distributed import num_target_ranks
 from training.drafter import DFlashDrafter
 from training.drafter_config import DrafterConfig
+from training.flops import measure_target
 from training.job import Prepared
 from training.recipe import Recipe
 
@@ -91,12 +92,10 @@ def total_bytes(items: list[Item], on_gpu: bool) -> int:
 
 def measure_sizes(prepared: Prepared, num_drafters: int, dtype_bytes: int) -> Sizes:
     """Return the sizes of a job, its models counted on the meta device."""
-    loaded = AutoConfig.from_pretrained(prepared.target, trust_remote_code=prepared.job.trust_remote_code)
     with torch.device("meta"):
-        target = AutoModelForCausalLM.from_config(loaded, trust_remote_code=prepared.job.trust_remote_code)
         drafter = DFlashDrafter(prepared.config)
     return Sizes(
-        target_parameters=sum(parameter.numel() for parameter in target.parameters()),
+        target_parameters=measure_target(prepared.target, prepared.job.trust_remote_code).parameters,
         vocab_size=prepared.facts.vocab_size,
         hidden_size=prepared.facts.hidden_size,
         target_intermediate_size=prepared.facts.intermediate_size or 4 * prepared.facts.hidden_size,
@@ -104,6 +103,12 @@ def measure_sizes(prepared: Prepared, num_drafters: int, dtype_bytes: int) -> Si
         num_drafters=num_drafters,
         dtype_bytes=dtype_bytes,
     )
+
+
+def stored_dtype_bytes(target: str) -> int | None:
+    """Return the width of the dtype that a target's configuration says its weights are stored in, None where it says none."""
+    dtype = getattr(AutoConfig.from_pretrained(target).get_text_config(), "dtype", None)
+    return dtype.itemsize if isinstance(dtype, torch.dtype) else None
 
 
 def largest_micro_batch(recipe: Recipe) -> int:

@@ -37,6 +37,11 @@ def _page(name: str, records: list[dict[str, Any]]) -> str:
         _plot("Gradient norm before clipping", {"norm": _points(training, "gradient_norm")}),
         _plot("Learning rate", {"rate": _points(training, "learning_rate")}),
         _plot("Tokens per second", {"tokens/s": _points(training, "tokens_per_s")}),
+        _plot(
+            "Model TFLOP per second, all ranks",
+            {"TFLOP/s": [(step, rate / 1e12) for step, rate in _points(training, "model_flops_per_s")]},
+        ),
+        _plot("Peak memory, GB", {"memory": [(step, size / 1e9) for step, size in _points(training, "memory_bytes")]}),
         _plot("Share of time waiting for data", {"wait": _points(training, "wait_frac")}),
     ]
     last = training[-1] if training else {}
@@ -45,6 +50,7 @@ def _page(name: str, records: list[dict[str, Any]]) -> str:
         f"epoch {last.get('epoch', 0):.2f}",
         f"loss {last['loss']:.3f}" if "loss" in last else "",
         f"held-out tau {heldout[-1]['tau']:.2f}" if heldout else "",
+        f"MFU {last['mfu']:.1%}" if "mfu" in last else "",
         f"{skips} steps left out" if skips else "",
     ]
     return plots.page(name, ["  |  ".join(fact for fact in facts if fact)], sections)

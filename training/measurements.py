@@ -6,6 +6,7 @@ are part of a checkpoint: a resumed run writes the line that the killed one woul
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import torch
@@ -69,3 +70,10 @@ class Measurements:
 def _main_figures(row_C: Tensor, block_size: int) -> dict[str, float]:
     figures = describe(row_C, block_size)
     return {name: figures[name] for name in ("blocks", "loss", "accuracy", "streak", "tau") if name in figures}
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most that this process has held at a time: allocated on its GPU, or resident where it trains on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -7,8 +7,10 @@ import torch
 from training.budget import (
     GIB,
     Item,
+    Sizes,
     drafter_rank_items,
     measure_sizes,
+    stored_dtype_bytes,
     target_rank_items,
     total_bytes,
 )
@@ -35,6 +37,8 @@ def describe_plan(prepared: Prepared, world: int) -> str:
     drafters = world - num_targets
     title = f"each of {drafters} drafter ranks" if world > 1 else "this process"
     lines += _table(title, drafter_rank_items(recipe, prepared.config, sizes), memory)
+    if on_gpu:
+        lines.append(_host_memory(prepared, sizes, num_targets or drafters))
     return "\n".join(lines)
 
 
@@ -54,6 +58,18 @@ def _what(prepared: Prepared, world: int, drafter_parameters: int, target_parame
         f"run       {prepared.total_steps:,} steps, {order.batches_per_epoch:,} micro-batches an epoch, on {world} "
         f"process{'es' if world > 1 else ''} ({recipe.placement.mode}, {recipe.placement.shard})",
     ]
+
+
+def _host_memory(prepared: Prepared, sizes: Sizes, holders: int) -> str:
+    """Say what loading the target takes of the host's memory: safetensors in the dtype they are used in are mapped, not read."""
+    size_gib = sizes.target_parameters * sizes.dtype_bytes / GIB
+    stored = stored_dtype_bytes(prepared.target)
+    if stored in (None, sizes.dtype_bytes):
+        return f"host memory: {size_gib:.1f} GiB of weights are mapped while they load, once for all ranks of a machine"
+    return (
+        f"host memory: the weights are stored in another dtype, so each of {holders} ranks converts them while it loads: up to "
+        f"{size_gib:.1f} GiB a rank; save the target in the dtype of compute.dtype to map them once for all"
+    )
 
 
 def _table(title: str, items: list[Item], memory_gib: float | None) -> list[str]:

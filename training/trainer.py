@@ -24,11 +24,12 @@ from training.distributed import Ranks, StopVote, gradients_wait
 from training.drafter import noise_width
 from training.feature_cache import RememberingTarget
 from training.features import FeatureServer, FeatureSource, LocalTarget, RemoteTarget
+from training.flops import peak_flops, step_cost
 from training.guard import Guard
 from training.heldout import measure_heldout
 from training.job import Prepared, check_same_run, locate_target, write_done, write_run_card
 from training.losses import update_survival
-from training.measurements import Measurements
+from training.measurements import Measurements, peak_memory_bytes
 from training.metrics import survival_counts
 from training.optimization import learning_rate, update_ema
 from training.progress import Progress, clock
@@ -39,6 +40,9 @@ from training.step import Objective, clip_gradients, micro_batch_loss, scale_gra
 from training.target import Target
 
 Ending = Literal["finished", "time", "signal"]
+
+WAIT_WARNING_FRAC = 0.02
+"""Share of the time spent waiting for batches from which the person is told."""
 
 
 def train(prepared: Prepared, ranks: Ranks) -> Ending:
@@ -126,6 +130,8 @@ class _Run:
         if ranks.leads:
             self.sinks = open_sinks(self.recipe.logging, prepared.job.out, prepared.card["recipe"], state.step)
         self.progress = Progress(prepared.total_steps, state.step, ranks.leads)
+        self.cost = step_cost(prepared)
+        self._warned_of_waiting = False
         self._window_began, self._window_waits = time.perf_counter(), torch.zeros(2, dtype=torch.float64)
         self._began_at, self._session_began = state.step, time.monotonic()
         self._session_elapsed_before = state.elapsed_s
@@ -220,18 +226,22 @@ class _Run:
         state, now = self.state, time.perf_counter()
         sums_GC, tokens = self.measurements.summed(self.ranks)
         took_s = now - self._window_began
+        memory_bytes = max(self.ranks.gather(peak_memory_bytes(self.ranks.device)))
         waits = torch.tensor([batches.wait_s, self.objective.source.wait_s], dtype=torch.float64)
         data_s, features_s = (self.ranks.sum(waits - self._window_waits) / self.ranks.num_drafters).tolist()
+        figures = self.measurements.describe(sums_GC)
         record = {
             "kind": "train",
             "step": state.step,
             "epoch": state.step * self.recipe.batches.per_step / self.prepared.order.batches_per_epoch,
-            **self.measurements.describe(sums_GC),
+            **figures,
             "learning_rate": state.optimizer.param_groups[0]["lr"],
             "gradient_norm": state.gradient_norm,
             "noise": noise_width(self.recipe.drafter, state.step - 1, self.prepared.total_steps),
             "skips": state.skips,
             "tokens_per_s": float(tokens) / took_s,
+            **self._utilisation(float(tokens), figures["blocks"], took_s),
+            "memory_bytes": memory_bytes,
             "wait_frac": data_s / took_s,
             "feature_wait_frac": features_s / took_s,
             "queue_depth": batches.depth,
@@ -239,8 +249,33 @@ class _Run:
         }
         self._write(record)
         self.progress.figures(record)
+        self._warn_of_waiting(record)
         self.measurements.start_over()
         self._window_began, self._window_waits = now, waits
+
+    def _utilisation(self, tokens: float, blocks: float, took_s: float) -> dict[str, float]:
+        """Return model FLOP per second of all ranks together and, where the peak of the GPUs is known, the share of it (mfu).
+
+        With a feature cache the target reads a document once; its part is left out then.
+        """
+        per_s = self.cost.flops(tokens, blocks, not self.recipe.compute.feature_cache_gib) / took_s
+        peak = peak_flops(self.ranks.device, self.objective.dtype)
+        return {"model_flops_per_s": per_s} | ({"mfu": per_s / (peak * self.ranks.world)} if peak else {})
+
+    def _warn_of_waiting(self, record: dict[str, Any]) -> None:
+        """Say once that steps wait for their batches, after the first line, which holds the start."""
+        frac = record["wait_frac"]
+        if (
+            frac < WAIT_WARNING_FRAC
+            or self._warned_of_waiting
+            or record["step"] <= self._began_at + self.recipe.logging.every
+        ):
+            return
+        self._warned_of_waiting = True
+        self.progress.say(
+            f"step {record['step']}: {frac:.0%} of the time goes by waiting for batches; raise batches.prefetch (now "
+            f"{self.recipe.batches.prefetch}), and keep the set on a local disk"
+        )
 
     def _measure_heldout(self) -> None:
         mine = (

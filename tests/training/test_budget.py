@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from training.budget import GIB, Sizes, drafter_rank_items, measure_sizes, target_rank_items, total_bytes
+from training.budget import (
+    GIB,
+    Sizes,
+    drafter_rank_items,
+    measure_sizes,
+    stored_dtype_bytes,
+    target_rank_items,
+    total_bytes,
+)
 from training.distributed import Ranks
 from training.job import Job, prepare
 from training.plan import describe_plan
@@ -83,4 +94,38 @@ def test_the_plan_says_what_does_not_fit_and_what_to_try(make_job: MakeJob, monk
     prepared = prepare(make_job(placement={"processes": 2}))
     plan = describe_plan(prepared, world=2)
     assert "TOO MUCH" in plan and "placement.shard fsdp" in plan
+    assert "each of 2 ranks converts them" in plan
     assert json.dumps(prepared.card)
+
+
+def test_weights_in_the_dtype_they_are_used_in_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8, vocab_size=64
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path)
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert size > 90e6 and stored_dtype_bytes(str(tmp_path)) == 2
+    child = [sys.executable, "-c", ANONYMOUS_BYTES_OF_LOADING, str(tmp_path)]
+    mapped, converted = (
+        int(subprocess.run([*child, dtype], capture_output=True, text=True, check=True).stdout)
+        for dtype in ("bfloat16", "float32")
+    )
+    assert mapped < size / 4
+    assert converted > 1.5 * size
+
+
+ANONYMOUS_BYTES_OF_LOADING = """
+import sys
+import torch
+from training.target import Target
+
+def anonymous() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+tiny = torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
+before = anonymous()
+target = Target.load(sys.argv[1], getattr(torch, sys.argv[2]))
+sum(float(parameter.sum()) for parameter in target.model.parameters())
+print(anonymous() - before)
+"""

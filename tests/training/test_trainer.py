@@ -31,7 +31,15 @@ SERVER = multiprocessing.get_context("forkserver")
 """Starts runs of their own process without importing everything again each time."""
 SERVER.set_forkserver_preload(["training.trainer"])
 
-TIMES = {"tokens_per_s", "wait_frac", "feature_wait_frac", "queue_depth", "elapsed_s"}
+TIMES = {
+    "tokens_per_s",
+    "model_flops_per_s",
+    "memory_bytes",
+    "wait_frac",
+    "feature_wait_frac",
+    "queue_depth",
+    "elapsed_s",
+}
 """What a record says of the machine and not of the run."""
 
 
