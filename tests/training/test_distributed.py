@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -52,6 +54,39 @@ def test_the_loss_curve_is_that_of_one_process(make_job: MakeJob, layout: str) -
     assert launch(together) == "finished"
     assert [step for step, _ in curves(together)] == [step for step, _ in curves(alone)]
     assert [y for _, y in curves(together)] == pytest.approx([y for _, y in curves(alone)], rel=2e-5)
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_same_command_line_is_a_rank_and_the_curve_is_that_of_one_process(
+    tiny_set: Path, tmp_path: Path
+) -> None:
+    command = [str(Path(sys.executable).with_name("train")), "--data", str(tiny_set), *TORCHRUN_RECIPE]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    for name, before in (("alone", []), ("together", torchrun)):
+        subprocess.run([*before, *command, "--out", str(tmp_path / name)], check=True, timeout=300)
+    alone, together = (
+        [(r["step"], r["loss"]) for r in read_records(tmp_path / name) if r["kind"] == "train"]
+        for name in ("alone", "together")
+    )
+    assert [step for step, _ in together] == [2, 4, 6]
+    assert [loss for _, loss in together] == pytest.approx([loss for _, loss in alone], rel=2e-5)
+    assert (tmp_path / "together" / "done.json").is_file()
+
+
+TORCHRUN_RECIPE = (
+    *(
+        "--drafter.num-layers",
+        "1",
+        "--drafter.block-size",
+        "4",
+        "--drafter.num-features",
+        "2",
+        "--drafter.mask-token-id",
+        "95",
+    ),
+    *("--blocks.anchors", "16", "--batches.tokens", "128", "--batches.max-length", "64", "--batches.per-step", "4"),
+    *("--heldout.rows", "0", "--max-steps", "6", "--logging.every", "2"),
+)
 
 
 @pytest.mark.slow

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from training import checkpoint
 from training import step as step_module
+from training.batches import Batch
 from training.distributed import Ranks
 from training.job import Job, prepare
 from training.optimization import learning_rate
 from training.recipe import OptimizerSettings
+from training.schedule import Schedule
 from training.sinks import METRICS, read_records
 from training.trainer import Ending, train
 
@@ -81,6 +83,8 @@ def test_a_run_learns_and_leaves_what_a_person_and_a_machine_look_for(make_job: 
     last = records(job, "train")[-1]
     assert set(last["by_domain"]) == {"code", "math", "chat"} and set(last["by_bucket"]) == {"0", "1", "2"}
     assert {"accuracy", "streak", "tau", "top8_streak", "tree8_streak", "accuracy_slot_1", "gradient_norm"} <= set(last)
+    assert last["model_flops_per_s"] > 0 and "mfu" not in last
+    assert 50e6 < last["memory_bytes"] < 20e9
     heldout = records(job, "heldout")
     assert [record["step"] for record in heldout] == [6, 12, 18, 24, 30, 36, 40]
     assert heldout[-1]["rows"] == 6 and 1 <= heldout[-1]["tau"] <= 4
@@ -89,6 +93,21 @@ def test_a_run_learns_and_leaves_what_a_person_and_a_machine_look_for(make_job: 
     assert json.loads((job.out / "done.json").read_text())["steps"] == 40
     assert "<svg" in (job.out / "run.html").read_text()
     assert checkpoint.load_drafter(job.out).config.block_size == 4
+
+
+def test_a_run_that_waits_for_its_batches_says_so_once(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_batch = Schedule.batch
+
+    def slow_batch(schedule: Schedule, index: int) -> Batch:
+        time.sleep(0.05)
+        return make_batch(schedule, index)
+
+    monkeypatch.setattr(Schedule, "batch", slow_batch)
+    run(make_job(max_steps=12, logging__every=2))
+    said = capfd.readouterr().err
+    assert said.count("of the time goes by waiting for batches; raise batches.prefetch") == 1
 
 
 @pytest.mark.resume
