@@ -12,18 +12,25 @@ from training.loss_bands import stable_part
 CLIPPED_FRAC = 0.8
 """Share of stable records with clipped gradients above which the clip norm sets the step size."""
 
+GROWN = 3.0
+"""Growth of the gradient norm over the stable part that leads to divergence."""
+
 ROUGH_NORM = 10.0
-"""A gradient norm this many times the median is a spike."""
+"""A gradient norm this many times the median is a spike, where norms do not spread widely by themselves."""
 
 
 def not_learning(records: Records, card: Card) -> list[Finding]:
-    """A loss that stays where it began."""
-    losses = [record["loss"] for record in training_records(records) if "loss" in record]
-    if len(losses) < FEWEST_RECORDS:
+    """A loss that stays where it began, and streaks with it. A run that starts from a drafter may well stay where it is."""
+    training = [record for record in training_records(records) if "loss" in record]
+    if len(training) < FEWEST_RECORDS or card.get("init_from"):
         return []
-    tenth = max(2, len(losses) // 10)
-    first, last = float(np.median(losses[:tenth])), float(np.median(losses[-tenth:]))
-    if last < 0.95 * first:
+    tenth = max(2, len(training) // 10)
+    losses = np.array([record["loss"] for record in training])
+    streaks = np.array([record.get("tau", 1.0) - 1 for record in training])
+    # Much of the fall may be over within the first tenth, so its highest losses count.
+    first, last = float(np.sort(losses[:tenth])[-3:].mean()), float(np.median(losses[-tenth:]))
+    rose = np.median(streaks[-tenth:]) > 1.2 * np.median(streaks[:tenth]) + 0.05
+    if last < 0.95 * first or rose:
         return []
     return [
         Finding(
@@ -139,14 +146,19 @@ def steps_left_out(records: Records, card: Card) -> list[Finding]:
 
 def _spikes(norms: np.ndarray) -> list[Finding]:
     median = float(np.median(norms))
-    spikes = int((norms > ROUGH_NORM * median).sum())
+    if not median:
+        return []
+    # Norms that spread widely by themselves have to jump further.
+    spread = 1.4826 * float(np.median(np.abs(np.log(np.maximum(norms, 1e-12) / median))))
+    bound = max(ROUGH_NORM, math.exp(8 * spread))
+    spikes = int((norms > bound * median).sum())
     if not spikes:
         return []
     return [
         Finding(
             "gradient spikes",
             "warning",
-            f"{spikes} of {len(norms)} records have a gradient norm over {ROUGH_NORM:g} times the median of {median:.2g}",
+            f"{spikes} of {len(norms)} records have a gradient norm over {bound:.0f} times the median of {median:.2g}",
             "single batches pull hard: damaged rows, or a learning rate at the edge",
             "look at the rows of those steps; lower optimizer.learning_rate or guard.spike_factor",
         )
@@ -156,7 +168,7 @@ def _spikes(norms: np.ndarray) -> list[Finding]:
 def _growth(norms: np.ndarray) -> list[Finding]:
     third = max(1, len(norms) // 3)
     growth = np.median(norms[-third:]) / np.median(norms[:third])
-    if growth <= 4:
+    if growth <= GROWN:
         return []
     return [
         Finding(

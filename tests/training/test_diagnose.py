@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from benchmarks import diagnose as made_up
 from training.diagnose import DiagnoseOptions, diagnose
 from training.loss_bands import find_bands
 from training.symptoms import find_symptoms
@@ -102,7 +103,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "always clipped": (change(gradient_norm=25.0), "clip norm"),
     "no gradient": (change(gradient_norm=0.0), "no block has a label"),
     "learning rate": (change(learning_rate=lambda n: 6e-4 * (1 - (n % 200) / 200)), "another schedule"),
-    "not learning": (change(loss=9.0), "features do not fit"),
+    "not learning": (change(loss=9.0, tau=1.0), "features do not fit"),
     "waiting for data": (change(wait_frac=0.4, queue_depth=0), "too slowly"),
     "over-trained": ({"heldout": lambda n: 2.2 - abs(n - 160) / 400}, "by heart"),
     "training flatters": (change(tau=5.0), "by heart"),
@@ -200,3 +201,14 @@ def test_a_healthy_run_is_told_that_nothing_looks_wrong(tmp_path: Path) -> None:
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a training run"):
         diagnose(DiagnoseOptions(run=tmp_path))
+
+
+def test_sound_runs_of_all_shapes_are_left_in_peace() -> None:
+    named = {seed: made_up.symptoms(made_up.healthy(seed)) for seed in range(5000, 5060)}
+    assert sum(map(bool, named.values())) <= 2, {seed: said for seed, said in named.items() if said}
+
+
+@pytest.mark.parametrize("fault", made_up.FAULTS)
+def test_a_fault_is_named_whatever_the_run_around_it(fault: str) -> None:
+    missed = [seed for seed in range(300, 308) if fault not in made_up.symptoms(made_up.faulty(fault, seed))]
+    assert not missed
