@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ PATIENT = HASTY.model_copy(update={"patience_s": 30.0, "attempts": 20})
 NUM_ROWS = 30
 
 
+def show(mode: str, outcome: Outcome, seconds: float) -> None:
+    """Print a line of the fault table; `pytest -s` shows it."""
+    rows = f"{outcome.num_done} done, {outcome.num_failed} failed, {outcome.num_pending} pending"
+    print(f"| {mode} | {outcome.end}: {rows} | {seconds:.1f} s |")
+
+
 def test_an_answer_over_http_is_the_row_that_the_server_gave(tmp_path: Path) -> None:
     outcome = serve(tmp_path, FakeServer())
     assert (outcome.end, outcome.num_done) == ("complete", NUM_ROWS)
@@ -40,15 +47,18 @@ def test_an_answer_over_http_is_the_row_that_the_server_gave(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_that_passes_costs_nothing(mode: str, tmp_path: Path) -> None:
     serve(tmp_path / "calm", FakeServer())
+    begun = time.monotonic()
     outcome = serve(tmp_path / "rough", FakeServer(mode, times=1), PATIENT)
+    show(f"{mode}, in passing", outcome, time.monotonic() - begun)
     assert (outcome.end, outcome.num_failed, outcome.num_pending) == ("complete", 0, 0)
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_that_stays_stops_the_run_with_every_row_pending(mode: str, tmp_path: Path) -> None:
-    server = FakeServer(mode, probes=True)
+    server, begun = FakeServer(mode, probes=True), time.monotonic()
     outcome = serve(tmp_path, server, breaks_after_start=True)
+    show(f"{mode}, for good", outcome, time.monotonic() - begun)
     assert outcome.end == "engine down"
     assert (outcome.num_done, outcome.num_failed, outcome.num_pending) == (0, 0, NUM_ROWS)
     assert ledger.read_failed(tmp_path) == []
@@ -56,7 +66,9 @@ def test_a_fault_that_stays_stops_the_run_with_every_row_pending(mode: str, tmp_
 
 @pytest.mark.parametrize("mode", HARMLESS)
 def test_odd_answers_are_answers(mode: str, tmp_path: Path) -> None:
+    begun = time.monotonic()
     outcome = serve(tmp_path, FakeServer(mode))
+    show(f"{mode}, always", outcome, time.monotonic() - begun)
     assert (outcome.end, outcome.num_done) == ("complete", NUM_ROWS)
     row = next(shards.read_rows(tmp_path / "completions_000000.jsonl"))
     assert row["reasoning"] == ("because" if mode.startswith("reasoning") else None)
@@ -131,7 +143,9 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(tmp_path: Path) -> None
         await asyncio.sleep(0.5)
         await server.up()
 
+    begun = time.monotonic()
     outcome = run_against(plan, [server], PATIENT, concurrency=2, meanwhile=die_for_a_while)
+    show("dies and comes back", outcome, time.monotonic() - begun)
     assert (outcome.end, outcome.num_failed) == ("complete", 0)
     assert outcome.tally.faults["engine down"] > 0
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
