@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,13 @@ PATIENT = HASTY.model_copy(update={"patience_s": 30.0, "attempts": 20})
 NUM_ROWS = 30
 
 
-def show(mode: str, outcome: Outcome, seconds: float) -> None:
-    """Print a line of the fault table; `pytest -s` shows it."""
+def in_table(mode: str, run: Callable[[], Outcome]) -> Outcome:
+    """Run, and print the run's line of the fault table; `pytest -s` shows it."""
+    begun = time.monotonic()
+    outcome = run()
     rows = f"{outcome.num_done} done, {outcome.num_failed} failed, {outcome.num_pending} pending"
-    print(f"| {mode} | {outcome.end}: {rows} | {seconds:.1f} s |")
+    print(f"| {mode} | {outcome.end}: {rows} | {time.monotonic() - begun:.1f} s |")
+    return outcome
 
 
 def test_an_answer_over_http_is_the_row_that_the_server_gave(tmp_path: Path) -> None:
@@ -47,18 +50,16 @@ def test_an_answer_over_http_is_the_row_that_the_server_gave(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_that_passes_costs_nothing(mode: str, tmp_path: Path) -> None:
     serve(tmp_path / "calm", FakeServer())
-    begun = time.monotonic()
-    outcome = serve(tmp_path / "rough", FakeServer(mode, times=1), PATIENT)
-    show(f"{mode}, in passing", outcome, time.monotonic() - begun)
+    rough = FakeServer(mode, times=1)
+    outcome = in_table(f"{mode}, in passing", lambda: serve(tmp_path / "rough", rough, PATIENT))
     assert (outcome.end, outcome.num_failed, outcome.num_pending) == ("complete", 0, 0)
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_that_stays_stops_the_run_with_every_row_pending(mode: str, tmp_path: Path) -> None:
-    server, begun = FakeServer(mode, probes=True), time.monotonic()
-    outcome = serve(tmp_path, server, breaks_after_start=True)
-    show(f"{mode}, for good", outcome, time.monotonic() - begun)
+    server = FakeServer(mode, probes=True)
+    outcome = in_table(f"{mode}, for good", lambda: serve(tmp_path, server, breaks_after_start=True))
     assert outcome.end == "engine down"
     assert (outcome.num_done, outcome.num_failed, outcome.num_pending) == (0, 0, NUM_ROWS)
     assert ledger.read_failed(tmp_path) == []
@@ -66,9 +67,7 @@ def test_a_fault_that_stays_stops_the_run_with_every_row_pending(mode: str, tmp_
 
 @pytest.mark.parametrize("mode", HARMLESS)
 def test_odd_answers_are_answers(mode: str, tmp_path: Path) -> None:
-    begun = time.monotonic()
-    outcome = serve(tmp_path, FakeServer(mode))
-    show(f"{mode}, always", outcome, time.monotonic() - begun)
+    outcome = in_table(f"{mode}, always", lambda: serve(tmp_path, FakeServer(mode)))
     assert (outcome.end, outcome.num_done) == ("complete", NUM_ROWS)
     row = next(shards.read_rows(tmp_path / "completions_000000.jsonl"))
     assert row["reasoning"] == ("because" if mode.startswith("reasoning") else None)
@@ -131,7 +130,10 @@ def test_a_prompt_that_the_server_refuses_is_recorded_at_once(tmp_path: Path) ->
     assert {entry["reason"] for entry in ledger.read_failed(tmp_path)} == {"row"}
 
 
-def test_a_server_that_dies_and_comes_back_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("down_s", "options"), [(0.5, PATIENT), pytest.param(60.0, RunOptions(), marks=pytest.mark.slow)]
+)
+def test_a_server_that_dies_and_comes_back_is_waited_for(down_s: float, options: RunOptions, tmp_path: Path) -> None:
     serve(tmp_path / "calm", FakeServer())
     plan = make_plan(tmp_path / "rough", NUM_ROWS)
     server = FakeServer()
@@ -140,12 +142,13 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(tmp_path: Path) -> None
         while server.num_answered < 5:
             await asyncio.sleep(0.001)
         await server.down()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(down_s)
         await server.up()
 
-    begun = time.monotonic()
-    outcome = run_against(plan, [server], PATIENT, concurrency=2, meanwhile=die_for_a_while)
-    show("dies and comes back", outcome, time.monotonic() - begun)
+    outcome = in_table(
+        f"dies, comes back after {down_s:g} s",
+        lambda: run_against(plan, [server], options, concurrency=2, meanwhile=die_for_a_while, bound_s=2 * down_s + 60),
+    )
     assert (outcome.end, outcome.num_failed) == ("complete", 0)
     assert outcome.tally.faults["engine down"] > 0
     assert published(tmp_path / "rough") == published(tmp_path / "calm")
@@ -215,7 +218,12 @@ def serve(
 
 
 def run_against(
-    plan: Plan, servers: list[FakeServer], options: RunOptions = HASTY, concurrency: int = 16, meanwhile: Any = None
+    plan: Plan,
+    servers: list[FakeServer],
+    options: RunOptions = HASTY,
+    concurrency: int = 16,
+    meanwhile: Any = None,
+    bound_s: float = 30.0,
 ) -> Outcome:
     """Run a plan against fake servers; `meanwhile` goes on beside it from the moment the engine has started."""
 
@@ -238,7 +246,7 @@ def run_against(
                 await server.down()
 
     ledger.hidden(plan.folder)
-    return bounded(go())
+    return bounded(go(), bound_s)
 
 
 async def start_only(server: FakeServer) -> None:
@@ -251,11 +259,11 @@ async def start_only(server: FakeServer) -> None:
             await engine.close()
 
 
-def bounded(work: Coroutine[Any, Any, Any]) -> Any:
+def bounded(work: Coroutine[Any, Any, Any], bound_s: float = 30.0) -> Any:
     """Run `work`, which must end by itself within the time that its deadlines imply, with room for a busy machine."""
 
     async def within() -> Any:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(bound_s):
             return await work
 
     return asyncio.run(within())
