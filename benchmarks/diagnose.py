@@ -16,7 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,6 @@ class Run:
     """Of blocks, [records, buckets]."""
     levels: np.ndarray
     """Loss of a record whose buckets have their usual shares."""
-    domains: list[str] = field(default_factory=lambda: ["code", "math", "chat"])
 
     def all_records(self) -> list[dict[str, Any]]:
         """Return training and held-out records in the order of a run."""

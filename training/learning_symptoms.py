@@ -146,8 +146,6 @@ def steps_left_out(records: Records, card: Card) -> list[Finding]:
 
 def _spikes(norms: np.ndarray) -> list[Finding]:
     median = float(np.median(norms))
-    if not median:
-        return []
     # Norms that spread widely by themselves have to jump further.
     spread = 1.4826 * float(np.median(np.abs(np.log(np.maximum(norms, 1e-12) / median))))
     bound = max(ROUGH_NORM, math.exp(8 * spread))
