@@ -118,7 +118,7 @@ def evaluate_server(options: EvaluateOptions) -> dict[str, Any]:
     server = Server(options.server)
     prompts, limits, conditions = prepare_prompts(options)
     conditions |= {
-        "drafter": {"path": f"{server.engine} at {server.url}", "model": server.model},
+        "drafter": {"path": f"{server.engine} at {server.url}", "model": server.model, "num_slots": server.num_slots},
         "modes": ["chain"],
         "dtype": "the server's",
         "device": "the server's",
@@ -167,7 +167,7 @@ def report_of(conditions: dict[str, Any], measured: list[Measured], headline: st
 
     groups: dict[str, Any] = {}
     shape = conditions["drafter"].get("config")
-    num_slots = shape["block_size"] - 1 if shape else None
+    num_slots = shape["block_size"] - 1 if shape else conditions["drafter"].get("num_slots")
     for name, group in (("all", None), ("by_domain", "domain"), ("by_source", "source")):
         for (drafter, mode, value), found in acceptance_by(measured, group, num_slots).items():
             place = groups.setdefault(drafter, {}).setdefault(mode, {"all": {}, "by_domain": {}, "by_source": {}})

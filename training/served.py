@@ -59,6 +59,8 @@ class Server:
             raise ValueError(f"--server {url}: expected http://HOST:PORT")
         self.model = self._model()
         counters = self._counters()
+        self.num_slots = len(_positions(counters)) or None
+        """Proposals of a round, None where the server does not say."""
         if any(name.startswith("vllm:") for name, _ in counters):
             self.engine = "vllm"
             if not any(name == DRAFTS for name, _ in counters):
@@ -93,9 +95,8 @@ class Server:
         reached = [drafts, *at_least, 0.0]
         counts = [int(one - other) for one, other in zip(reached, reached[1:], strict=False)]
         rounds = [accepted for accepted, count in enumerate(counts) for _ in range(count)]
-        return Served(
-            PromptRounds(int(drafts + accepted), rounds, False), True, answer["usage"]["completion_tokens"], seconds
-        )
+        num_tokens = int(answer["usage"]["completion_tokens"])
+        return Served(_ended(rounds, num_tokens), True, num_tokens, seconds)
 
     def _ask_sglang(self, prompt: Prompt, limits: Limits) -> Served:
         started = time.perf_counter()
@@ -169,6 +170,20 @@ def read_counters(text: str) -> Iterator[tuple[tuple[str, str], float]]:
         head, _, value = line.rpartition(" ")
         name, _, labels = head.partition("{")
         yield (name.removesuffix("_total"), labels.rstrip("}")), float(value)
+
+
+def _ended(rounds: list[int], num_tokens: int) -> PromptRounds:
+    """Return a text's rounds without the proposals that vLLM counts as accepted although they lie behind the end of the text.
+    A round that was cut has no token of the target's own, as when decoding here.
+
+    The counters do not tell which round was the last; any that accepted as many as are too many may have been, and the longest is
+    taken for it. Tau does not depend on that.
+    """
+    surplus = sum(rounds) + len(rounds) - (num_tokens - 1)
+    if surplus <= 0 or max(rounds, default=0) < surplus:
+        return PromptRounds(num_tokens - 1, rounds, False)
+    *others, last = sorted(rounds)
+    return PromptRounds(num_tokens - 1, [*others, last + 1 - surplus], True)
 
 
 def _sum(counters: dict[tuple[str, str], float], name: str) -> float:

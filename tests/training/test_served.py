@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.training.asking_inputs import write_set, write_target
-from training.acceptance import acceptance
+from training.acceptance import PromptRounds, acceptance
 from training.decode import Limits
 from training.evaluation import EvaluateOptions, evaluate
 from training.prompts import Prompt
@@ -25,9 +25,9 @@ ROUNDS = [[2, 0, 3], [1, 1], [0, 0, 0, 3]]
 class FakeEngine(ThreadingHTTPServer):
     """Answers as vLLM or SGLang do, with rounds that are known."""
 
-    def __init__(self, engine: str, drafts: bool = True, strangers: int = 0) -> None:
+    def __init__(self, engine: str, drafts: bool = True, strangers: int = 0, behind_the_end: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.engine, self.drafts, self.strangers = engine, drafts, strangers
+        self.engine, self.drafts, self.strangers, self.behind_the_end = engine, drafts, strangers, behind_the_end
         self.asked: list[dict[str, Any]] = []
         self.answered, self.rounds = 0, [5, 5, 5]  # somebody's rounds from before
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(asked)
         self.server.rounds += rounds
         self.server.answered += 1 + self.server.strangers
-        tokens = sum(rounds) + len(rounds) + 1
+        tokens = sum(rounds) + len(rounds) + 1 - self.server.behind_the_end
         if self.path == "/v1/completions":
             self._reply(json.dumps({"usage": {"completion_tokens": tokens}}))
         else:
@@ -108,6 +108,14 @@ def test_vllms_counters_give_the_rounds_of_a_prompt(vllm: FakeEngine) -> None:
     assert vllm.asked[0] == {"model": "m", "prompt": [1, 2, 3], "max_tokens": 9, "temperature": 0.0, "seed": 4}
 
 
+def test_what_vllm_counts_behind_the_end_of_a_text_is_not_counted_here() -> None:
+    engine = FakeEngine("vllm", behind_the_end=2)
+    found = Server(engine.url).ask(PROMPT, LIMITS, seed=0)
+    engine.shutdown()
+    assert found.num_tokens == 7
+    assert found.rounds == PromptRounds(gained_tokens=6, accepted=[0, 2, 2], cut=True)
+
+
 def test_sglangs_answers_give_their_number_and_sum() -> None:
     engine = FakeEngine("sglang")
     server = Server(engine.url)
@@ -125,6 +133,7 @@ def test_the_command_reports_a_server_as_it_reports_a_drafter(vllm: FakeEngine, 
     assert [len(one["prompt"]) for one in vllm.asked] == [6] * 6
     assert report["all"]["tau"] == (8 + 4 + 7) / 9
     assert report["all"]["slot_acceptance"] == pytest.approx([5 / 9, 3 / 5, 2 / 3, 0])
+    assert report["conditions"]["drafter"]["num_slots"] == 5
     assert set(report["by_domain"]) == {"code", "math"}
     assert report["lossless"] is None and report["conditions"]["drafter"]["path"].startswith("vllm at http")
     assert (tmp_path / "evaluation.html").read_text().count("<svg") >= 4

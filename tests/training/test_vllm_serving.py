@@ -11,22 +11,31 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from curation.arrow_sets import HELDOUT, SCHEMA, SET_CARD
 from tests.training.asking_inputs import write_run
 from training.batches import Batch
 from training.blocks import block_labels, block_token_ids, lay_out_blocks, sample_anchors
 from training.decode import Limits, decode_drafted, decode_plain
 from training.drafter import DFlashDrafter
 from training.drafter_config import DrafterSettings, configure
+from training.evaluation import EvaluateOptions, evaluate
 from training.export import ExportOptions, export
 from training.proposers import DFlashProposer
 from training.target import Target
@@ -99,6 +108,31 @@ def served_by_vllm(world: SimpleNamespace, drafter: DFlashDrafter, name: str, me
     return json.loads(ended.stdout.splitlines()[-1])
 
 
+@contextmanager
+def serving(world: SimpleNamespace, drafter: Path) -> Iterator[str]:
+    """Serve the target and an exported drafter with vLLM; yield the server's URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    proposals = {"method": "dflash", "model": str(drafter), "num_speculative_tokens": BLOCK - 1}
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(world.folder / "target")]
+    command += ["--port", str(port), "--skip-tokenizer-init", "--dtype", "float32", "--enforce-eager"]
+    command += ["--max-model-len", "256", "--max-num-seqs", "1", "--speculative-config", json.dumps(proposals)]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    log = world.folder / f"{drafter.name}.log"
+    with log.open("wb") as stream:
+        server = subprocess.Popen(command, start_new_session=True, stdout=stream, stderr=stream, env=environment)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while not _is_ready(url):
+            assert server.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
 def decoded_here(world: SimpleNamespace, drafter: DFlashDrafter) -> tuple[int, int]:
     """Return rounds and accepted proposals, and check the texts."""
     proposer, rounds = DFlashProposer(world.target, drafter), []
@@ -119,6 +153,20 @@ def test_one_layer_earns_in_vllm_what_it_earns_here(world: SimpleNamespace) -> N
     assert theirs == pytest.approx(ours, rel=0.02)
 
 
+def test_a_real_server_measured_from_outside_earns_what_decoding_here_does(world: SimpleNamespace) -> None:
+    out, run = world.folder / "asked", write_run(world.folder / "asked-run", learned(world, num_layers=1))
+    export(ExportOptions(run=run, out=out, dtype="float32"))
+    data = _write_heldout(world, world.folder / "set")
+    asked = {"data": data, "max_new_tokens": NEW_TOKENS}
+    here = evaluate(EvaluateOptions(run=run, target=str(world.folder / "target"), dtype="float32", **asked))
+    with serving(world, out) as url:
+        there = evaluate(EvaluateOptions(server=url, out=world.folder / "served.json", **asked))
+    assert here["lossless"]
+    assert here["all"]["tau"] > 2
+    assert there["all"]["tau"] == pytest.approx(here["all"]["tau"], rel=0.02)
+    assert there["all"]["slot_acceptance"] == pytest.approx(here["all"]["slot_acceptance"], abs=0.05)
+
+
 def test_vllms_cpu_build_loses_acceptance_from_the_second_layer_on_and_mended_it_does_not(
     world: SimpleNamespace,
 ) -> None:
@@ -130,6 +178,31 @@ def test_vllms_cpu_build_loses_acceptance_from_the_second_layer_on_and_mended_it
     ours = 1 + accepted / rounds
     assert 1 + mended["accepted"] / mended["rounds"] == pytest.approx(ours, rel=0.02)
     assert 1 + broken["accepted"] / broken["rounds"] < 0.9 * ours
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def _write_heldout(world: SimpleNamespace, folder: Path) -> Path:
+    """A set whose held-out rows are the world's prompts and texts."""
+    rows = [
+        {
+            "input_ids": prompt + text, "loss_mask": [0] * len(prompt) + [1] * len(text), "seq_len": len(prompt + text),
+            "id": f"row{number}", "source": "random", "domain": "code",
+        }
+        for number, (prompt, text) in enumerate(zip(world.prompts, world.texts, strict=True))
+    ]  # fmt: skip
+    (folder / HELDOUT).mkdir(parents=True)
+    with pa.ipc.new_stream(str(folder / HELDOUT / "data-00000-of-00001.arrow"), SCHEMA) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+    card = {"target": {"model": str(world.folder / "target"), "chat_template_kwargs": {}}}
+    (folder / SET_CARD).write_text(json.dumps(card))
+    return folder
 
 
 def _pack(prompts: list[list[int]], texts: list[list[int]]) -> Batch:
