@@ -1,8 +1,9 @@
 """What a row of an evaluation file asks: its chat up to the first question, later turns, and tools.
 
 A layout is known by its fields: MT-bench and Spec-Bench (`turns`), HumanEval (`prompt`), GSM8K (`question`), MBPP (`text`), MATH
-(`problem`), Alpaca (`instruction` with `input`), self-instruct (`instances`), chats (`messages`, `conversations`), BFCL (turns of messages, `function`), and
-requests to the responses API (`responses_create_params`). What cannot be asked of a text model is refused rather than asked in part.
+(`problem`), Alpaca (`instruction` with `input`), self-instruct (`instances`), chats (`messages`, `conversations`), BFCL (turns of messages, `function`),
+requests to the responses API (`responses_create_params`) and preference pairs (`chosen_messages`, `chosen`). What cannot be asked of a
+text model is refused rather than asked in part.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import orjson
 QUESTION_FIELDS = ("turns", "messages", "conversations", "prompt", "instruction", "question", "problem", "text")
 """Where a row may hold what is asked, in the order in which they are tried."""
 
+CHAT_FIELDS = ("input", "chosen_messages", "chosen")
+"""Where else a row may hold a chat: requests, and pairs of preferred and rejected answers."""
+
 MEDIA_FIELDS = ("images", "image", "videos", "audios")
+
+THOUGHT_PARTS = ("reasoning", "thinking")
+"""Parts of a message that hold what an assistant thought, which no template gives back to a target."""
 
 ROLES = {
     "human": "user",
@@ -71,8 +78,8 @@ def _asked(row: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]] | None
             return [{"role": "user", "content": f"{value}\n{extra}" if extra else value}], []
         if isinstance(value, list) and value:
             return _from_turns(value) if all(isinstance(one, str) for one in value) else _from_messages(value)
-    value = row.get("input")
-    return _from_messages(value) if isinstance(value, list) and value else None
+    value = next((row[field] for field in CHAT_FIELDS if isinstance(row.get(field), list) and row[field]), None)
+    return None if value is None else _from_messages(value)
 
 
 def _input_of(row: dict[str, Any]) -> Any:
@@ -113,6 +120,7 @@ def _text(content: Any) -> str:
     """Return the text of a message whose content is a text or a list of parts."""
     if isinstance(content, list):
         parts = [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in content]
+        parts = [part for part in parts if part.get("type") not in THOUGHT_PARTS]
         other = [part.get("type") for part in parts if part.get("type") not in ("text", "input_text", None)]
         if other:
             raise ValueError(f"holds a part of type {other[0]!r}, which a text model cannot read; leave such rows out")

@@ -59,6 +59,31 @@ def test_a_chat_with_answers_is_asked_from_its_first_turn() -> None:
     assert question.later_turns == ("c",)
 
 
+def test_a_preference_pair_asks_what_both_answers_answer() -> None:
+    chosen = [
+        {"role": "system", "content": [{"type": "text", "value": "Be brief."}]},
+        {"role": "user", "content": [{"type": "text", "value": "Why?"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "reasoning", "value": "Hm."}, {"type": "text", "value": "Because."}],
+        },
+    ]
+    for field in ("chosen", "chosen_messages"):
+        question = read_question({field: chosen, field.replace("chosen", "rejected"): []})
+        assert question is not None
+        assert [message["content"] for message in question.messages] == ["Be brief.", "Why?"]
+    assert read_question({"chosen": "Human: Why? Assistant: Because."}) is None
+
+
+def test_what_an_assistant_thought_is_not_given_back_to_a_target() -> None:
+    thought = {"role": "assistant", "content": [{"type": "thinking", "text": "Hm."}, {"type": "text", "text": "Yes."}]}
+    question = read_question(
+        {"messages": [{"role": "user", "content": "Sure?"}, thought, {"role": "user", "content": "Why?"}]}
+    )
+    assert question is not None
+    assert [message["content"] for message in question.messages] == ["Sure?", "Yes.", "Why?"]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
