@@ -40,6 +40,123 @@ SCIENCE_FORMS = (
     "A student observes {t} in the laboratory. Which explanation is most likely correct?"
 ).split("|")
 
+HEALTH_FORMS = (
+    "Is {t} curable?|Can {t} go away on its own?|What causes {t}?|How is {t} treated?|How is {t} diagnosed?|What are the symptoms of {t}?|Is {t} contagious?|"
+    "How long does {t} last?|Can {t} cause {u}?|What is the difference between {t} and {u}?|Who is at risk of {t}?|What happens if {t} is left untreated?|"
+    "Should I see a doctor about {t}?|Can children get {t}?|Is {t} hereditary?|What foods should I avoid with {t}?|Can stress cause {t}?|"
+    "What is the best medicine for {t}?|What are the side effects of drugs for {t}?|Why does {t} get worse at night?|Can you die from {t}?|"
+    "Does exercise help with {t}?|How common is {t}?|Is surgery needed for {t}?|How do you prevent {t}?|What does {t} feel like?|Is {t} dangerous during pregnancy?|"
+    "A 45-year-old woman has had {t} for two weeks. What is the most likely diagnosis?|Which drug is the first choice for {t}?|Does aspirin help against {t}?"
+).split("|")
+
+HEALTH_TOPICS = (
+    "asthma|migraine|a stomach ulcer|high blood pressure|low blood pressure|anaemia|eczema|psoriasis|shingles|chickenpox|measles|pneumonia|bronchitis|"
+    "a sinus infection|an ear infection|a sore throat|tonsillitis|heartburn|constipation|diarrhoea|food poisoning|appendicitis|gallstones|kidney stones|"
+    "a bladder infection|gout|arthritis|osteoporosis|back pain|sciatica|a slipped disc|a sprained ankle|a broken rib|tendonitis|a stroke|epilepsy|dementia|"
+    "depression|anxiety|insomnia|sleep apnoea|diabetes|an underactive thyroid|obesity|high cholesterol|a heart attack|an irregular heartbeat|varicose veins|"
+    "a blood clot|hepatitis|cirrhosis|malaria|tuberculosis|the flu|a cold|hay fever|a food allergy|hives|acne|warts|a fungal infection|a rash|hair loss|"
+    "cataracts|glaucoma|pink eye|tinnitus|vertigo|a concussion|numbness in the hands|swollen lymph nodes|a fever|a persistent cough|chest pain|skin cancer"
+).split("|")
+
+PHYSICS_FORMS = (
+    "A {n} kg block slides down a frictionless incline of {m} degrees. What is its acceleration?|A ball is thrown upward at {m} m/s. How high does it rise?|"
+    "A wire carries a current of {n} A in a magnetic field of 0.{n} T. What force acts on it?|A photon has a wavelength of {m}0 nm. What is its energy in eV?|"
+    "Two charges of {n} microcoulombs are {m} cm apart. Find the electric force between them.|A gas expands isothermally at {m}0 K. How much work does it do?|"
+    "A spring with constant {m}0 N/m is stretched by {n} cm. How much energy does it store?|A lens has a focal length of {m} cm. Where is the image of an object {n}0 cm away?|"
+    "How much heat is needed to melt {n} g of ice at 0 degrees Celsius?|A satellite orbits the Earth at {m}00 km. What is its speed?|"
+    "What is the pH of a 0.{n} M solution of hydrochloric acid?|How many moles are in {m} grams of sodium chloride?|A sample decays to one eighth in {m} days. What is its half-life?|"
+    "An electron is accelerated through {m}0 volts. Find its de Broglie wavelength.|A {m} kg car moving at {n} m/s collides with a wall. What is the change of its momentum?|"
+    "Balance the equation for the combustion of propane.|What is the escape velocity of a planet with {n} times the mass of the Earth?|"
+    "Light passes from air into glass with a refractive index of 1.{n}. What is the angle of refraction for {m} degrees?|"
+    "A transformer has {m}0 turns on the primary and {n}0 on the secondary. What is the output voltage?|What is the resistance of {n} resistors of {m} ohms in parallel?|"
+    "A string of {n} m vibrates at {m} Hz in its fundamental mode. What is the speed of the wave?|What is the maximum efficiency of an engine between {m}0 K and {n}00 K?"
+).split("|")
+
+SUM_FORMS = (
+    "{a} had {m} {x}. She gave {n} to {b} and lost {n}. How many {x} does she have now?|There were {m} {x} on the shelf. {a} put {n} more there. How many are there?|"
+    "{a} and {b} picked {m} {x} together. {a} picked {n} of them. How many did {b} pick?|Each pack has {n} {x}. {a} buys {m} packs. How many {x} is that?|"
+    "{a} shares {m}0 {x} equally among {n} friends. How many does each get, and how many are left?|{a} has {n} times as many {x} as {b}. {b} has {m}. How many do they have altogether?|"
+    "{a} bought {n} {x} for ${m} each and paid with a hundred dollar bill. How much change did he get?|A recipe needs {n} cups of sugar for {m} cookies. How much is needed for twice as many?|"
+    "{a} walked {n} miles on Monday, twice as far on Tuesday and {m} miles on Friday. How many miles did she walk in all?|A garden has {n} rows of {m} {x}. {n} of them wilt. How many remain?|"
+    "On a field trip, {m} students and {n} teachers rode in vans that hold {n} people each. How many vans were needed?|{a} earned $0.{m} for each bottle and returned {m}0 bottles. How much money did he make?|"
+    "{a} is saving for a bike that costs ${m}0. He has ${n}0 and earns ${n} a week for chores. How many weeks must he work?|A pie was cut into {n} pieces. {a} ate 2. What fraction is left?|"
+    "{a} reads {n} pages every night before bed. How many pages does she read in {m} weeks?|Half of the {m}0 {x} in the box are red, a quarter are blue and the rest are green. How many are green?|"
+    "The store sold {m} {x} on Saturday and {n} fewer on Sunday. How many were sold over the weekend?|{a} ate {n} slices, which was a third of what {b} ate. How many slices were eaten?|"
+    "It takes {a} {n} minutes to wash a car. How many hours does it take to wash {m} cars?|{a}'s bill was ${m}.00 and she left a {n}0% tip. How much did she pay in total?|"
+    "A bus started with {m} passengers. At the first stop {n} got off and twice that number got on. How many are on the bus now?|"
+    "A baker uses {n} eggs per cake and has {m} eggs. How many cakes can he bake?|If {a} had {n} more {x}, he would have {m}. How many does he have?"
+).split("|")
+
+SUM_THINGS = (
+    "marbles|apples|stickers|pencils|cookies|baseball cards|balloons|oranges|books|seashells|crayons|cupcakes|flowers|toy cars|pennies|eggs|peaches|muffins|beads|"
+    "tickets|shirts|chairs|bottles|puppies|candies|photos|stamps|blocks|carrots|ribbons|bananas|coins|postcards|tulips|sandwiches|kites|hats|songs|games|boxes"
+).split("|")
+
+STUDY_FORMS = (
+    "To determine whether exercise reduces the risk of {t}, we followed {m}0 patients for {n} years. A multivariate analysis was used. Does exercise reduce {t}?|"
+    "The aim of this study was to compare two treatments of {t} in a randomised trial with {m}0 participants. Is one treatment superior?|"
+    "We examined the records of {m}00 adults with {t} and {u} in a retrospective cohort. The incidence was {n}%. Is {t} associated with {u}?|"
+    "Background: little is known about {t} in elderly patients. Methods: a questionnaire was sent to {m}0 hospitals. Do outcomes differ by age?|"
+    "Serum levels were measured in {m} patients with {t} and in healthy controls (p < 0.0{n}). Are they a useful marker?|"
+    "This prospective study evaluates whether early surgery improves survival in {t}. Should patients be operated on within {n} days?|"
+    "Primary care physicians in {n} regions were surveyed about {t}. Do their attitudes affect access to care?|"
+    "Health policy and costs of {t}: an analysis of national survey data from {m}00 households. Does insurance coverage matter?"
+).split("|")
+
+COMPUTING_FORMS = (
+    "Explain {t}.|What is {t}?|What does {t} do?|What is the difference between {t} and {u}?|How does {t} work?|When should I use {t} instead of {u}?|"
+    "Describe {t} in one paragraph.|Give an example of {t}.|Explain {t} to a beginner.|What are the advantages of {t}?|Compare {t} and {u}.|"
+    "Why is {t} faster than {u}?|What is the time complexity of {t}?|How would you implement {t}?|What problem does {t} solve?|How do I test {t}?|"
+    "Name two common mistakes with {t}.|How is {t} used in practice?|What happens when {t} fails?|How do I debug {t}?|Define {t} in one sentence."
+).split("|")
+
+COMPUTING_TOPICS = (
+    "a hash table|a linked list|a binary search tree|a heap|a trie|a graph traversal|depth-first search|breadth-first search|binary search|bubble sort|quicksort|"
+    "merge sort|dynamic programming|divide and conquer|memoization|recursion|big O notation|a closure|a lambda expression|a decorator|a generator|an iterator|"
+    "a context manager|a coroutine|async and await|the event loop|a promise|a callback|a thread pool|a race condition|a deadlock|a mutex|garbage collection|"
+    "reference counting|a memory leak|a segmentation fault|a dangling pointer|stack overflow|malloc and free|a smart pointer|polymorphism|inheritance|"
+    "an abstract class|an interface|a singleton|dependency injection|unit testing|integration tests|mocking|continuous integration|version control|a merge conflict|"
+    "rebasing a branch|a commit hash|semantic versioning|a package manager|a virtual environment|a compiler|an interpreter|a linker|a syntax tree|"
+    "a regular expression|string formatting|UTF-8 encoding|floating point rounding|integer overflow|type inference|static typing|an enum|a struct|operator overloading|"
+    "exception handling|a stack trace|logging|the DOM|event bubbling|CSS flexbox|a media query|responsive layout|a cookie|a session token|an HTTP request|a REST API|"
+    "a webhook|a load balancer|caching|a message queue|a database index|a foreign key|a join|a transaction|normalisation of tables|a stored procedure|an ORM|"
+    "a container image|an environment variable|a cron job|a shell pipe|a file descriptor|a symbolic link|a process signal|SSH keys|TLS certificates|"
+    "a neural network|gradient descent|overfitting|cross-validation|a confusion matrix|tokenization|Huffman coding|a checksum|a Bloom filter|a priority queue|"
+    "a data frame|a pivot table|JSON parsing|serialization|an API key|pagination|rate limiting|a microservice|an open source license|a design pattern"
+).split("|")
+
+TASK_FORMS = (
+    "Identify the verb in the sentence: {t}|Classify the tone of this sentence as positive, negative or neutral: {t}|Rewrite the sentence in the past tense: {t}|"
+    "Rewrite the sentence in the passive voice: {t}|Make this sentence shorter: {t}|Correct the grammar of the following sentence: {t}|Turn this statement into a question: {t}|"
+    "Arrange the words to form a sentence: {t}|Fill in the blank: {t} ____|Replace one word of the sentence with its opposite: {t}|Give a synonym for the last word of: {t}|"
+    "Summarize the text in one sentence: {t}|Extract all the names in the text: {t}|Is the following statement true or false? {t}|Translate the sentence to French: {t}|"
+    "Which category does this belong to: sports, politics, food or travel? {t}|Determine whether the two sentences have the same meaning: {t} {u}|"
+    "What can be inferred from this sentence? {t}|Explain the idiom in the sentence: {t}|Count the nouns in this sentence: {t}|Combine the two sentences: {t} {u}|"
+    "Generate a sentence with the same meaning: {t}|Create a list of three objects mentioned here: {t}|Output 1 if the review is good and 0 if it is bad: {t}|"
+    "Generate a metaphor for this situation: {t}|Name a word that rhymes with the last word of: {t}|Suggest a question about the text: {t}|Detect the sarcasm: {t}"
+).split("|")
+
+SENTENCES = (
+    "The children walked to school.|She was happy to be home.|The flowers in the garden were red and yellow.|He forgot his umbrella again.|The food was cold and the waiter was rude.|"
+    "My brother plays the guitar every evening.|They have lived in Madrid for ten years.|The movie was far too long.|Maria and Tom opened a bakery last spring.|I could not believe my eyes.|"
+    "The team won the final in extra time.|Nobody answered the phone.|The old man fed the birds in the park.|We should leave before it gets dark.|The phone stopped working after a week.|"
+    "She sells sea shells by the shore.|The mayor promised to lower the rent.|It rained for the whole holiday.|The hotel was close to the beach.|He barely passed the exam.|"
+    "This is the best soup I have ever had.|The company will hire fifty people.|The train left without us.|Her speech made everyone cry.|The cat slept on the warm stones.|"
+    "You cannot have your cake and eat it too.|The museum is closed on Mondays.|The dress does not fit any more.|Our neighbours are moving to Canada.|The service was quick and friendly."
+).split("|")
+
+ROLE_FORMS = (
+    "Act as {t}. Stay in character and answer my questions.|Pretend you are {t} and introduce yourself.|Imagine you are {t}. How would you describe your day?|"
+    "Take on the role of {t}. My first request is about {u}.|You are {t}. Speak only as that character would.|Embody the persona of {t} throughout this conversation.|"
+    "Picture yourself as {t}. What do you see when you wake up?|How would {t} describe {u}?|As {t}, reply to a letter from {u}.|Suppose you were {t} meeting {u}. What would you say?"
+).split("|")
+
+ROLES = (
+    "a medieval knight|Sherlock Holmes|an alien who visits Earth|a ghost in an old castle|a tree that is a hundred years old|a stand-up comedian|a sea captain|Cleopatra|"
+    "a superhero without powers|a talking cat|a travel guide from the year 3000|a motivational speaker|a relationship coach|Napoleon|a villain in a film|a wise old wizard|"
+    "a famous chef|a football commentator|William Shakespeare|Albert Einstein|a vampire who is afraid of the dark|a robot that learns to feel|a mermaid|a Viking"
+).split("|")
+
 WRITING_FORMS = (
     "Write a short story about {t}.|Write a poem about {t}.|Compose a haiku about {t}.|Write a sonnet on {t}.|Draft an essay on {t}.|"
     "Write a blog post about {t}.|Write a song about {t}.|Write lyrics about {t} in the style of a folk ballad.|Create a dialogue between two characters about {t}.|"
@@ -216,6 +333,13 @@ def templated(domain: str, count: int, seed: int = 0) -> Iterator[str]:
     draw = random.Random(f"{domain}-{seed}")
     forms = {
         "science": (SCIENCE_FORMS, SCIENCE_TOPICS),
+        "health": (HEALTH_FORMS, HEALTH_TOPICS),
+        "physics": (PHYSICS_FORMS, SCIENCE_TOPICS),
+        "studies": (STUDY_FORMS, HEALTH_TOPICS),
+        "sums": (SUM_FORMS, SUM_THINGS),
+        "computing": (COMPUTING_FORMS, COMPUTING_TOPICS),
+        "tasks": (TASK_FORMS, SENTENCES),
+        "roles": (ROLE_FORMS, ROLES),
         "writing": (WRITING_FORMS, WRITING_TOPICS),
         "chat": (CHAT_FORMS, CHAT_TOPICS),
         "reasoning": (REASONING_FORMS, THINGS),
@@ -229,7 +353,7 @@ def templated(domain: str, count: int, seed: int = 0) -> Iterator[str]:
     for _ in range(count):
         form = draw.choice(forms[0])
         topic, other = draw.sample(forms[1], 2)
-        names, things = draw.sample(NAMES, 3), draw.sample(THINGS, 3)
+        names, things = draw.sample(NAMES, 3), draw.sample(SUM_THINGS if domain == "sums" else THINGS, 3)
         filled = form.format_map(
             {
                 "t": topic,

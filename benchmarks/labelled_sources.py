@@ -290,17 +290,25 @@ SOURCES: dict[str, tuple[str, str, str, Callable[[Path], Iterator[Row]], bool]] 
 }
 
 TEMPLATED = {
-    "math": 1500,
-    "multilingual_math": 900,
-    "multilingual_chat": 900,
-    "code": 800,
-    "science": 1200,
-    "writing": 1500,
-    "chat": 1200,
-    "reasoning": 600,
-    "tool_use": 500,
-    "instruction_following": 900,
+    "math": ("math", 1500),
+    "sums": ("math", 900),
+    "multilingual_math": ("math", 900),
+    "multilingual_chat": ("chat", 900),
+    "code": ("code", 800),
+    "science": ("science", 1200),
+    "health": ("science", 900),
+    "physics": ("science", 500),
+    "studies": ("science", 300),
+    "computing": ("code", 900),
+    "writing": ("writing", 1500),
+    "roles": ("writing", 300),
+    "chat": ("chat", 1200),
+    "tasks": ("chat", 700),
+    "reasoning": ("reasoning", 600),
+    "tool_use": ("tool_use", 500),
+    "instruction_following": ("instruction_following", 900),
 }
+"""Templates of `domain_phrases`: what they are labelled, and how many prompts are drawn."""
 
 
 def main() -> None:
@@ -318,9 +326,9 @@ def main() -> None:
         rows = list(read(path))
         random.Random(source).shuffle(rows)
         save(given.labelled, source, domain, license_, rows[:MOST_ROWS], trained)
-    for domain, count in TEMPLATED.items():
-        rows = [asked(prompt) for prompt in dict.fromkeys(templated(domain, count))]
-        save(given.labelled, f"templates_{domain}", domain.removeprefix("multilingual_"), "Apache-2.0", rows, True)
+    for name, (domain, count) in TEMPLATED.items():
+        rows = [asked(prompt) for prompt in dict.fromkeys(templated(name, count))]
+        save(given.labelled, f"templates_{name}", domain, "Apache-2.0", rows, True)
 
 
 def save(folder: Path, source: str, domain: str, license_: str, rows: list[Row], trained: bool) -> None:

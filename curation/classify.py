@@ -1,9 +1,10 @@
 """The domain of a row by its content, for rows whose manifest does not say.
 
 Strong rules come first: markup that only one domain uses (tool calls, fenced or plain source code). What they leave is decided by
-a small linear model over hashed words and word pairs of the prompt and of the answer's beginning, and over a few marks of
-form (LaTeX, options to choose from, digits). It says `other` where it is not sure. All of it is deterministic and offline; the
-weights are in `domains.npz`, and docs/classifier.md says what they were trained on and how well they do on sources never seen.
+a small linear model over words and word pairs of the prompt and of the answer's beginning, and over a few marks of form (LaTeX,
+options to choose from, digits). Words of its vocabulary have weights of their own, which words that mean alike share; other
+words and pairs are hashed. It says `other` where it is not sure. All of it is deterministic and offline; the weights are in
+`domains.npz`, and docs/classifier.md says what they were trained on and how well they do on sources never seen.
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ class Model:
     """Weights of the linear model."""
 
     domains: tuple[str, ...]
+    vocabulary: np.ndarray
+    """uint64 [num_words], sorted hashes of the words that have weights of their own."""
     words: np.ndarray
-    """float32 [2 * 2**TABLE_BITS + 1, num_domains]: prompt features, answer features, and a row of zeros for what is left out."""
+    """float32 [num_rows, num_domains], rows as `word_features` numbers them; the last is of zeros, for what is left out."""
     marks: np.ndarray
     """float32 [len(MARKS), num_domains]."""
     bias: np.ndarray
@@ -80,7 +83,7 @@ class Model:
         return exp / exp.sum(axis=1, keepdims=True)
 
     def _word_scores(self, prompts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
-        indices, starts = word_features(prompts, answers)
+        indices, starts = word_features(prompts, answers, self.vocabulary)
         sums = np.zeros((len(starts) - 1, len(self.domains)), dtype=np.float32)
         filled = np.flatnonzero(np.diff(starts))
         if len(filled):
@@ -111,8 +114,17 @@ def classify(rows: Sequence[dict[str, Any]], prompts: Sequence[str], settings: R
     return [guess for guess in guesses if guess is not None]
 
 
-def word_features(prompts: Sequence[str], answers: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def num_rows(vocabulary: np.ndarray) -> int:
+    """Return how many weights a domain has: hashed features of both sides, words of both sides, and one for what is left out."""
+    return 2 * ((1 << TABLE_BITS) + len(vocabulary)) + 1
+
+
+def word_features(
+    prompts: Sequence[str], answers: Sequence[str], vocabulary: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return indices into `Model.words` of words and word pairs, digits masked.
+
+    Hashed features of prompts come first, then those of answers, then the vocabulary for prompts, then for answers.
 
     Returns:
         indices: int64 [num_features]; those of prompt i are in segment 2 * i, those of answer i in segment 2 * i + 1.
@@ -122,15 +134,18 @@ def word_features(prompts: Sequence[str], answers: Sequence[str]) -> tuple[np.nd
     hashes, starts = word_hashes_of(texts, mask_digits=True)
     if not len(hashes):
         return np.empty(0, np.int64), starts * 2
+    side = np.repeat(np.tile([0, 1], len(prompts)), np.diff(starts))
     pairs = hashes * _PAIR + np.roll(hashes, -1)
-    mixed = np.empty(2 * len(hashes), dtype=np.uint64)
-    mixed[0::2] = hashes * _PAIR
-    mixed[1::2] = (pairs ^ (pairs >> np.uint64(29))) * _PAIR
-    indices = (mixed >> _SHIFT).astype(np.int64)
-    side = np.repeat(np.tile([0, 1], len(prompts)), np.diff(starts) * 2)
-    indices += side << TABLE_BITS
+    pairs = (pairs ^ (pairs >> np.uint64(29))) * _PAIR
+    indices = np.empty(2 * len(hashes), dtype=np.int64)
+    indices[0::2] = ((hashes * _PAIR) >> _SHIFT).astype(np.int64) + (side << TABLE_BITS)
+    indices[1::2] = (pairs >> _SHIFT).astype(np.int64) + (side << TABLE_BITS)
+    if len(vocabulary):
+        rank = np.searchsorted(vocabulary, hashes).clip(max=len(vocabulary) - 1)
+        known = np.flatnonzero(vocabulary[rank] == hashes)
+        indices[2 * known] = (2 << TABLE_BITS) + side[known] * len(vocabulary) + rank[known]
     ends = starts[1:][np.diff(starts) > 0]
-    indices[2 * ends - 1] = 2 << TABLE_BITS  # the pair that would join two texts
+    indices[2 * ends - 1] = num_rows(vocabulary) - 1  # the pair that would join two texts
     return indices, starts * 2
 
 
@@ -177,26 +192,40 @@ def model_digest() -> str:
 
 
 def load(file: Any) -> Model:
-    """Read a model: int8 weights with one scale per domain, float32 marks and bias."""
+    """Read a model: int8 weights with one scale per domain for hashed features and one for the vocabulary, float32 marks and bias."""
     stored = np.load(file, allow_pickle=False)
     domains = tuple(orjson.loads(stored["domains"].tobytes()))
-    words = stored["words"].astype(np.float32) * stored["scale"]
-    words = np.concatenate([words, np.zeros((1, len(domains)), np.float32)])
-    return Model(domains, words, stored["marks"], stored["bias"])
+    words = np.concatenate(
+        [
+            stored["hashed"] * stored["hashed_scale"],
+            stored["known"] * stored["known_scale"],
+            np.zeros((1, len(domains)), np.float32),
+        ]
+    )
+    return Model(domains, stored["vocabulary"], words, stored["marks"], stored["bias"])
 
 
 def save(path: Any, model: Model) -> None:
     """Write a model as `load` reads it."""
-    words = model.words[:-1]
-    scale = np.maximum(np.abs(words).max(axis=0), 1e-6) / 127
+    hashed, hashed_scale = _quantised(model.words[: 2 << TABLE_BITS])
+    known, known_scale = _quantised(model.words[2 << TABLE_BITS : -1])
     np.savez_compressed(
         path,
         domains=np.frombuffer(orjson.dumps(list(model.domains)), dtype=np.uint8),
-        words=np.round(words / scale).astype(np.int8),
-        scale=scale.astype(np.float32),
+        vocabulary=model.vocabulary,
+        hashed=hashed,
+        hashed_scale=hashed_scale,
+        known=known,
+        known_scale=known_scale,
         marks=model.marks.astype(np.float32),
         bias=model.bias.astype(np.float32),
     )
+
+
+def _quantised(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights as int8, and the float32 scale of each domain."""
+    scale = np.maximum(np.abs(weights).max(axis=0, initial=0), 1e-6) / 127
+    return np.round(weights / scale).astype(np.int8), scale.astype(np.float32)
 
 
 def _marks(prompt: str, answer: str) -> tuple[bool, ...]:

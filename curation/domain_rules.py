@@ -48,6 +48,14 @@ _TECHNOLOGY = frozenset(
     "pandas numpy pytorch tensorflow bash powershell unix linux golang rust kotlin swift ruby perl matlab haskell scala lua json xml yaml regex docker "
     "dockerfile kubernetes git api assembly vba".split()
 )
+_SURE_TECHNOLOGY = frozenset(
+    "javascript typescript c++ php mysql sql postgresql sqlite mongodb redis html css css3 sass nodejs reactjs jquery vuejs nextjs fastapi django numpy scipy sklearn "
+    "scikit-learn matplotlib pytorch tensorflow bash powershell golang kotlin prolog fortran cobol haskell regex regexp graphql grpc cors http crontab makefile "
+    "cmake gcc npm webpack flexbox gitignore github gitlab dockerfile kubernetes terraform ansible nginx jenkins pytest junit malloc calloc printf stdin stdout "
+    "utf-8 localhost nullpointerexception".split()
+)
+"""Names that mean nothing outside computing: beside them a question or the wish to make something is enough."""
+_ASKING = frozenset("difference mean means explain why how what when which show".split())
 _ARTEFACT = frozenset(
     "function functions program programs script scripts query queries code snippet class classes algorithm method statement statements loop loops stylesheet "
     "page webpage website app application component module command bug error syntax library framework selector test tests array dictionary dataframe list "
@@ -57,11 +65,15 @@ _MAKING = frozenset(
     "write create generate implement develop construct design build debug fix edit modify refactor optimize optimise compile rewrite".split()
 )
 _MADE = frozenset("code pseudocode pseudo-code sql algorithm program regex subroutine".split())
-_PROGRAM_PHRASES = frozenset(
-    (made, joined)
-    for made in ("function", "program", "class", "method", "query")
-    for joined in ("that", "to", "which", "called", "named", "in", "with")
-) | frozenset((made, joined) for made in ("script", "code") for joined in ("that", "to", "which"))
+_PROGRAM_PHRASES = (
+    frozenset(
+        (made, joined)
+        for made in ("function", "program", "class", "method", "query")
+        for joined in ("that", "to", "which", "called", "named", "in", "with")
+    )
+    | frozenset((made, joined) for made in ("script", "code") for joined in ("that", "to", "which"))
+    | {("regular", "expression")}
+)
 _NEAR_WORDS = 10
 _STOPS = str.maketrans({**dict.fromkeys("!?\n", "."), **dict.fromkeys("\"'`(),:;/[]{}<>*=", " ")})
 """One character for one, for which `str.translate` has a fast path."""
@@ -96,6 +108,9 @@ _CODE_LINE = re.compile(
     r"[\w-]+:\s[^.]*;|[\"']\w+[\"']:\s.*,?|\w+ -> .*)\s*$"
 )
 _COMMENT_LINE = re.compile(r"^\s*(?:#|//|/\*|\*|--|<!--|\"\"\"|[']{3})")
+_SIGNATURE = re.compile(r"^[ \t]*(?:async )?def \w+\([^\n]*\)(?: *-> *[^\n]+)?:[ \t]*$", re.MULTILINE)
+"""A line that begins a function in Python, whatever prose its docstring holds."""
+
 _FORMULA = re.compile(r"<<[\d.]|\\(?:frac|sqrt|cdot|times|boxed|\(|\[|left|begin)|\$\$")
 
 
@@ -110,7 +125,12 @@ def by_rule(row: dict[str, Any], prompt: str) -> Guess | None:
     if fenced_code_chars(completion) * 4 > len(completion):
         return "code", "rule", 1.0
     question = question_of(prompt)
-    if is_plain_code(completion) or asks_for_code(question) or is_plain_code(question, least=3):
+    if (
+        is_plain_code(completion)
+        or asks_for_code(question)
+        or is_plain_code(question, least=3)
+        or _has_signature(question)
+    ):
         return "code", "rule", 1.0
     return None
 
@@ -126,18 +146,24 @@ def fenced_code_chars(text: str) -> int:
 def asks_for_code(question: str) -> bool:
     """Whether one sentence of a question names a technology and an artefact, or asks to make something that is a program."""
     said = question.replace(".js", "js").lower().translate(_STOPS).replace(".", " . ").split()
-    if _TECHNOLOGY.isdisjoint(said) and _MAKING.isdisjoint(said):
+    if _TECHNOLOGY.isdisjoint(said) and _SURE_TECHNOLOGY.isdisjoint(said) and _MAKING.isdisjoint(said):
         return False
     technology = artefact = making = -1000
+    sure = wanted = False
     for place, word in enumerate(said):
         if word == ".":
             technology = artefact = making = -1000
+            sure = wanted = False
         elif word in _TECHNOLOGY:
             technology = place
         elif word in _MAKING:
             making = place
         if word in _ARTEFACT:
             artefact = place
+        sure = sure or word in _SURE_TECHNOLOGY
+        wanted = wanted or word in _MAKING or word in _ASKING
+        if sure and wanted:
+            return True
         if technology >= 0 and artefact >= 0 and abs(technology - artefact) <= _NEAR_WORDS:
             return True
         if 0 <= making < place and place - making <= _NEAR_WORDS:
@@ -161,6 +187,10 @@ def is_plain_code(text: str, *, least: int = 1) -> bool:
             if misses * 3 > len(lines):
                 return False
     return statements >= least and (statements > 1 or _is_statement(head))
+
+
+def _has_signature(text: str) -> bool:
+    return "def " in text and _SIGNATURE.search(text) is not None
 
 
 def _is_statement(text: str) -> bool:

@@ -99,7 +99,7 @@ class ReadingSettings(BaseModel):
     """`keep`: prompts that differ only in numbers are different shingles. `mask`: every digit reads as 0."""
     seed: int = Field(default=1, ge=0, le=2**32 - 1)
     """Seeds the permutations, as datasketch does."""
-    abstain_below: float = Field(default=0.5, ge=0, le=1)
+    abstain_below: float = Field(default=0.47, ge=0, le=1)
     """Confidence under which the domain model says `other`."""
     labels: Path | None = None
     """Labels of `curate label`, a prior per source for the domain model; None takes those in the folder, if any."""

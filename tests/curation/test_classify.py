@@ -9,10 +9,11 @@ import numpy as np
 import orjson
 import pytest
 
-from curation.classify import MARKS, Model, classify, load, save, shipped_model, word_features
+from curation.classify import MARKS, TABLE_BITS, Model, classify, load, num_rows, save, shipped_model, word_features
 from curation.domain_rules import asks_for_code, by_rule, is_plain_code
 from curation.facts import DOMAINS, OTHER, ReadingSettings
 from curation.rows import prompt_text
+from curation.shingles import word_hashes_of
 
 
 def asked(prompt: str, completion: str = "", **changes: Any) -> dict[str, Any]:
@@ -63,6 +64,27 @@ def test_look_alikes_are_left_to_the_model(row: dict[str, Any]) -> None:
     assert by_rule(row, prompt_text(row)) is None
 
 
+@pytest.mark.parametrize(
+    ("question", "code"),
+    [
+        ("What is CORS, and why is my request refused?", True),
+        ("Write a regular expression that matches a time.", True),
+        ("With numpy, create a 3 by 3 identity matrix.", True),
+        ("Kubernetes was mentioned. What should I cook tonight?", False),
+        ("What are the pros and cons of marathons? Wrap the output in JSON.", False),
+        ("Which key has C# major? Explain.", False),
+    ],
+)
+def test_names_of_computing_and_a_wish_in_one_sentence_are_code(question: str, code: bool) -> None:
+    assert asks_for_code(question) is code
+
+
+def test_a_signature_with_a_docstring_is_code_whatever_the_docstring_says() -> None:
+    prompt = 'def car_race(n: int) -> int:\n    """\n    Imagine a road that is infinitely long.\n    n cars drive.\n    """\n'
+    assert by_rule(asked(prompt), prompt) == ("code", "rule", 1.0)
+    assert by_rule(asked("The def in lower case (see below):"), "The def in lower case (see below):") is None
+
+
 def test_code_is_told_from_prose_by_its_lines() -> None:
     assert is_plain_code("import os\n\n# list them\nfor name in os.listdir('.'):\n    print(name)")
     assert not is_plain_code("First, import the goods.\nThen print the list.\nReturn home.")
@@ -100,19 +122,34 @@ def test_a_guess_does_not_depend_on_the_other_rows() -> None:
     assert np.allclose([guess[2] for guess in together], [guess[2] for guess in apart], atol=1e-6)
 
 
+VOCABULARY = np.sort(word_hashes_of(["two", "three"], mask_digits=True)[0])
+
+
 def test_the_pair_across_two_texts_is_left_out() -> None:
-    indices, starts = word_features(["one two", "three"], ["four", ""])
-    alone, _ = word_features(["one two"], [""])
+    indices, starts = word_features(["one two", "three"], ["four", ""], VOCABULARY)
+    alone, _ = word_features(["one two"], [""], VOCABULARY)
     assert starts.tolist() == [0, 4, 6, 8, 8]
     assert indices[:4].tolist() == alone.tolist()
+    assert indices[3] == num_rows(VOCABULARY) - 1
+
+
+def test_words_of_the_vocabulary_have_weights_of_their_own_on_each_side() -> None:
+    of_prompt, _ = word_features(["one two"], [""], VOCABULARY)
+    of_answer, _ = word_features([""], ["one two"], VOCABULARY)
+    first_known = 2 << TABLE_BITS
+    assert of_prompt[0] < 1 << TABLE_BITS <= of_answer[0] < first_known
+    assert {of_prompt[2] - first_known, of_answer[2] - first_known - len(VOCABULARY)} < {0, 1}
+    unknown, _ = word_features(["one two"], [""], VOCABULARY[:0])
+    assert unknown[2] < first_known
 
 
 def test_a_saved_model_is_the_same_to_eight_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    words = rng.normal(size=shipped_model().words.shape).astype(np.float32)
+    words = rng.normal(size=(num_rows(VOCABULARY), len(DOMAINS))).astype(np.float32)
     words[-1] = 0
     model = Model(
         DOMAINS,
+        VOCABULARY,
         words,
         rng.normal(size=(len(MARKS), len(DOMAINS))).astype(np.float32),
         np.zeros(len(DOMAINS), np.float32),
@@ -122,6 +159,16 @@ def test_a_saved_model_is_the_same_to_eight_bits(tmp_path: Path) -> None:
     assert found.domains == DOMAINS
     assert np.abs(found.words - words).max() <= np.abs(words).max() / 127
     assert np.array_equal(found.marks, model.marks)
+    assert np.array_equal(found.vocabulary, VOCABULARY)
+
+
+def test_rare_words_weigh_as_words_that_mean_alike_do() -> None:
+    model = shipped_model()
+    science, writing = (model.domains.index(domain) for domain in ("science", "writing"))
+    words = ["leukocyte", "antigen", "neurotransmitter", "isotope", "ballad", "novella", "prose", "sonnets"]
+    chances = model.probabilities([f"Tell me about the {word}." for word in words], [""] * len(words))
+    assert chances[:4, science].mean() > 1.2 * chances[4:, science].mean()
+    assert chances[4:, writing].mean() > 1.2 * chances[:4, writing].mean()
 
 
 def test_labels_of_a_source_move_its_rows_and_no_others(tmp_path: Path) -> None:
