@@ -71,13 +71,15 @@ def main() -> None:
 def _figures(
     name: str, seconds: dict[str, list[float]], ids: list[np.ndarray], texts: list[str], equal: bool
 ) -> dict[str, Any]:
-    ours, theirs = min(seconds[name]), min(seconds["huggingface"])
+    # The first round: later ones find the texts' words in the encoders' caches.
+    ours, theirs = seconds[name][0], seconds["huggingface"][0]
     megabytes = sum(len(text.encode("utf-8", "replace")) for text in texts) / 1e6
     return {
         "encoder": name,
         "tokens": int(sum(map(len, ids))),
         "ids_equal": equal,
         "speed_ours_over_huggingface": round(theirs / ours, 2),
+        "speed_on_texts_seen_before": round(min(seconds["huggingface"]) / min(seconds[name]), 2),
         "mb_per_cpu_s_ours": round(megabytes / ours, 1),
         "mb_per_cpu_s_huggingface": round(megabytes / theirs, 1),
     }
