@@ -8,6 +8,7 @@ rate of a large product on the same machine, over the time of the step.
     python benchmarks/train.py --quick                # demo size: 128 anchors of 8, 2 layers; about a minute
     python benchmarks/train.py                        # 512 anchors of 16, 5 layers, 2,048 tokens of context, and growth
     python benchmarks/train.py --dtype bfloat16
+    python benchmarks/train.py --growth               # our step alone over context, anchors and vocabulary
     python benchmarks/train.py --clock cpu --threads 1   # on a machine that others use: CPU seconds, not wall time
 
 `speculators` is timed where it can be imported; install it without its dependencies, which ask for other builds of torch's
@@ -43,6 +44,9 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(_measure(arguments)))
         return
+    if arguments.growth:
+        print(json.dumps(_growth(arguments)))
+        return
     case, wide = (DEMO, WIDE_QUICK) if arguments.quick else (PUBLISHED, WIDE)
     ours, plain = (_run(arguments, name, case) for name in ("ours", "plain"))
     wide_ours, wide_plain = (_run(arguments, name, wide) for name in ("ours", "plain"))
@@ -69,15 +73,24 @@ def main() -> None:
         figures["peer_memory_bytes"] = peer["memory_bytes"]
         figures["peer_over_ours_step"] = peer["step_s"] / ours["step_s"]
     if not arguments.quick:
-        for field, sizes in GROWTH.items():
-            steps = [_run(arguments, "ours", replace(DEMO, **{field: size}))["step_s"] for size in sizes]
-            figures[f"growth_{field}"] = dict(zip(map(str, sizes), steps, strict=True))
+        figures |= _growth(arguments)
     print(json.dumps(figures))
+
+
+def _growth(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return seconds and bytes of our step for growing context, anchors and vocabulary, the rest as in the demo."""
+    figures: dict[str, dict[str, float]] = {}
+    for field, sizes in GROWTH.items():
+        found = {str(size): _run(arguments, "ours", replace(DEMO, **{field: size})) for size in sizes}
+        for name in ("step_s", "memory_bytes"):
+            figures[f"growth_{field}_{name}"] = {size: one[name] for size, one in found.items()}
+    return figures
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--growth", action="store_true", help="growth of our step alone")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")

@@ -52,6 +52,8 @@ def test_the_loss_curve_is_that_of_one_process(make_job: MakeJob, layout: str) -
     train(prepare(alone), Ranks())
     together = make_job("together", **SAME_RUN, placement=LAYOUTS[layout])
     assert launch(together) == "finished"
+    print(f"\n{layout}: " + "  ".join(f"{y:.6f}" for _, y in curves(together)))
+    print("alone: " + "  ".join(f"{y:.6f}" for _, y in curves(alone)))
     assert [step for step, _ in curves(together)] == [step for step, _ in curves(alone)]
     assert [y for _, y in curves(together)] == pytest.approx([y for _, y in curves(alone)], rel=2e-5)
 

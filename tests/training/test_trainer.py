@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -132,6 +133,43 @@ def test_a_run_killed_three_times_ends_with_the_same_bits(make_job: MakeJob) -> 
     assert same(final_state(killed), final_state(undisturbed))
 
 
+KILLS = 12
+"""Kills of the run that is killed at random moments."""
+
+
+@pytest.mark.resume
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(make_job: MakeJob) -> None:
+    """`-s` prints the table: what was sent, at which step the next life went on, and how many steps were done again."""
+    changes: dict[str, object] = {"max_steps": 200, "checkpoints__every": 5, "logging__every": 1, "heldout__every": 100}
+    undisturbed, killed = make_job("undisturbed", **changes), make_job("killed", **changes)
+    run(undisturbed)
+    draw, lives = random.Random(11), []
+    for _ in range(KILLS):
+        process = SERVER.Process(target=run, args=(killed,))
+        process.start()
+        _wait_for(killed, lines=_num_lines(killed) + 1)
+        process.join(draw.uniform(0, 0.8))
+        if process.exitcode is not None:
+            break
+        sent = draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+        assert process.pid is not None
+        os.kill(process.pid, sent)
+        process.join(120)
+        assert process.exitcode is not None
+        reached = max((r["step"] for r in read_records(killed.out)), default=0)
+        lives.append((sent.name, reached, checkpoint.steps(killed.out)[-1] if checkpoint.steps(killed.out) else 0))
+    assert len(lives) >= KILLS // 2
+    assert run(killed) == "finished"
+    print("\n| sent | step reached | goes on from |\n|---|---|---|")
+    for name, reached, kept in lives:
+        print(f"| {name} | {reached} | {kept} |")
+    assert all(reached == kept for name, reached, kept in lives if name != "SIGKILL")
+    assert records(killed) == records(undisturbed)
+    assert same(final_state(killed), final_state(undisturbed))
+
+
 @pytest.mark.resume
 def test_sigterm_writes_a_checkpoint_and_the_run_goes_on_from_it(make_job: MakeJob) -> None:
     undisturbed, stopped = make_job("undisturbed"), make_job("stopped")
@@ -235,6 +273,11 @@ def _wait_for(job: Job, lines: int) -> None:
     while not path.is_file() or path.read_bytes().count(b"\n") < lines:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def _num_lines(job: Job) -> int:
+    path = job.out / METRICS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _kill_when(job: Job, lines: int) -> None:
