@@ -59,7 +59,7 @@ class Buckets:
             signatures: uint32 [num_rows, num_perm], num_perm >= bands * rows.
         """
         keys = _band_keys(signatures, bands, rows)
-        has_text = (signatures != np.iinfo(np.uint32).max).any(axis=1)
+        has_text = signatures.min(axis=1, initial=np.iinfo(np.uint32).max) != np.iinfo(np.uint32).max
         self._num_rows = len(signatures)
         self._bands = [_Band(keys[band], has_text) for band in range(bands)]
         self._num_superfluous = 0
