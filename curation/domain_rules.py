@@ -43,11 +43,6 @@ _TOOL_PROMPT = (
     "vailable tools",
     '"parameters": {',
 )
-_TECHNOLOGY = frozenset(
-    "python javascript typescript java c++ c# php mysql sql postgresql html html5 css css3 sass nodejs reactjs react jquery angular vuejs vue django flask "
-    "pandas numpy pytorch tensorflow bash powershell unix linux golang rust kotlin swift ruby perl matlab haskell scala lua json xml yaml regex docker "
-    "dockerfile kubernetes git api assembly vba".split()
-)
 _SURE_TECHNOLOGY = frozenset(
     "javascript typescript c++ php mysql sql postgresql sqlite mongodb redis html css css3 sass nodejs reactjs jquery vuejs nextjs fastapi django numpy scipy sklearn "
     "scikit-learn matplotlib pytorch tensorflow bash powershell golang kotlin prolog fortran cobol haskell regex regexp graphql grpc cors http crontab makefile "
@@ -55,6 +50,9 @@ _SURE_TECHNOLOGY = frozenset(
     "utf-8 localhost nullpointerexception".split()
 )
 """Names that mean nothing outside computing: beside them a question or the wish to make something is enough."""
+_TECHNOLOGY = _SURE_TECHNOLOGY | frozenset(
+    "angular api assembly c# docker flask git html5 java json linux lua matlab pandas perl python react ruby rust scala swift unix vba vue xml yaml".split()
+)
 _ASKING = frozenset("difference mean means explain why how what when which show".split())
 _ARTEFACT = frozenset(
     "function functions program programs script scripts query queries code snippet class classes algorithm method statement statements loop loops stylesheet "
@@ -144,9 +142,10 @@ def fenced_code_chars(text: str) -> int:
 
 
 def asks_for_code(question: str) -> bool:
-    """Whether one sentence of a question names a technology and an artefact, or asks to make something that is a program."""
+    """Whether one sentence of a question names a technology beside an artefact, asks about one that is nothing else, or asks to make
+    a program."""
     said = question.replace(".js", "js").lower().translate(_STOPS).replace(".", " . ").split()
-    if _TECHNOLOGY.isdisjoint(said) and _SURE_TECHNOLOGY.isdisjoint(said) and _MAKING.isdisjoint(said):
+    if _TECHNOLOGY.isdisjoint(said) and _MAKING.isdisjoint(said):
         return False
     technology = artefact = making = -1000
     sure = wanted = False
