@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from curation.copies import NEAR, STAYS, Scope, Verdict, first_of, judge_copies
 from curation.facts import ReadingSettings
 from curation.funnel import Outcome, StepRefused, Texts
-from curation.lsh import Buckets, detection_probability, estimate
+from curation.lsh import Buckets, Signed, detection_probability, estimate
 from curation.shingles import EMPTY_SIGNATURE, minhash, permutations, shingle_hashes
 from curation.similarity import ShingleSets
 
@@ -131,7 +131,7 @@ def clusters(
     """
     leader_of = first_of(facts.select("prompt_hash")[positions])
     leaders = np.flatnonzero(leader_of == np.arange(len(positions)))
-    signed = signatures[positions[leaders]]
+    signed = Signed(signatures, positions[leaders])
     buckets = Buckets(signed, settings.bands, settings.rows_per_band)
     root = np.arange(len(leaders))
     everyone = np.ones(len(leaders), dtype=bool)
@@ -150,8 +150,8 @@ def _signatures(
     texts: Texts,
     settings: DedupeSettings,
     reading: ReadingSettings,
-) -> np.ndarray:
-    """Return signatures of the text that is compared, uint32 [len(positions), num_perm]."""
+) -> Signed:
+    """Return signatures of the text that is compared, one per position."""
     mask_digits = settings.numbers == "mask"
     needed = settings.bands * settings.rows_per_band
     if signatures is not None and (reading.sign, reading.digits == "mask") == (settings.scope, mask_digits):
@@ -160,29 +160,29 @@ def _signatures(
                 f"{settings.bands} bands of {settings.rows_per_band} rows need {needed} permutations, signatures have "
                 f"{signatures.shape[1]}: raise `num_perm` of the reading settings or use fewer bands"
             )
-        return signatures if len(positions) == len(signatures) else signatures[positions]
+        return Signed(signatures, positions)
     signed = np.empty((len(positions), max(needed, reading.num_perm)), dtype=np.uint32)
     for at in range(0, len(positions), _CHUNK_TEXTS):
         part = list(texts(positions[at : at + _CHUNK_TEXTS]))
         hashes, starts = shingle_hashes(part, words=reading.shingle_words, mask_digits=mask_digits)
         signed[at : at + _CHUNK_TEXTS] = minhash(hashes, starts, num_perm=signed.shape[1], seed=reading.seed)
-    return signed
+    return Signed(signed)
 
 
 def _near(
-    signatures: np.ndarray, positions: np.ndarray, sets: ShingleSets, texts: Texts, settings: DedupeSettings
+    signed: Signed, positions: np.ndarray, sets: ShingleSets, texts: Texts, settings: DedupeSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each row the earlier row that stays and that it is near to (-1 for none), and their similarity."""
     verify = _Verifier(positions, sets, texts, settings)
     if settings.engine == "datasketch":
-        return _near_by_datasketch(signatures, verify, settings)
+        return _near_by_datasketch(signed, verify, settings)
     near_to, similarity = np.full(len(positions), -1, dtype=np.int64), np.ones(len(positions))
-    deviation = float(np.sqrt(settings.threshold * (1 - settings.threshold) / signatures.shape[1]))
+    deviation = float(np.sqrt(settings.threshold * (1 - settings.threshold) / signed.num_perm))
     least = settings.threshold - SLACK_DEVIATIONS * deviation
-    buckets = Buckets(signatures, settings.bands, settings.rows_per_band)
+    buckets = Buckets(signed, settings.bands, settings.rows_per_band)
     for first, end in buckets.blocks():
         late, early = buckets.pairs(first, end, near_to < 0)
-        promising = estimate(signatures, late, early) >= least
+        promising = estimate(signed, late, early) >= least
         _decide(late[promising], early[promising], near_to, similarity, verify)
     return near_to, similarity
 
@@ -230,16 +230,14 @@ class _Verifier:
         return similar, similarity
 
 
-def _near_by_datasketch(
-    signatures: np.ndarray, verify: _Verifier, settings: DedupeSettings
-) -> tuple[np.ndarray, np.ndarray]:
+def _near_by_datasketch(signed: Signed, verify: _Verifier, settings: DedupeSettings) -> tuple[np.ndarray, np.ndarray]:
     """Do what `_near` does with datasketch's index: one row after the other, rows that stay are inserted."""
     from datasketch import MinHash, MinHashLSH  # here: it loads scipy, and the default path does without
 
-    index = MinHashLSH(num_perm=signatures.shape[1], params=(settings.bands, settings.rows_per_band))
-    affine = np.stack(permutations(signatures.shape[1], seed=1))  # queries compare values and never permute
-    near_to, similarity = np.full(len(signatures), -1, dtype=np.int64), np.ones(len(signatures))
-    for row, values in enumerate(signatures):
+    index = MinHashLSH(num_perm=signed.num_perm, params=(settings.bands, settings.rows_per_band))
+    affine = np.stack(permutations(signed.num_perm, seed=1))  # queries compare values and never permute
+    near_to, similarity = np.full(len(signed), -1, dtype=np.int64), np.ones(len(signed))
+    for row, values in enumerate(signed[slice(None)]):
         if (values == EMPTY_SIGNATURE).all():
             continue
         sketch = MinHash(hashvalues=values, permutations=affine, scheme="affine32")

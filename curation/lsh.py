@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from curation.shingles import EMPTY_SIGNATURE
+
 MAX_PAIRS = 1 << 22
 """Candidate pairs looked at together: bounds memory to about 200 MB."""
 
@@ -33,17 +35,30 @@ def detection_probability(similarity: float, bands: int, rows: int) -> float:
     return 1 - (1 - similarity**rows) ** bands
 
 
-def estimate(signatures: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+class Signed:
+    """Signatures of some rows of a table, without a copy of it."""
+
+    def __init__(self, table: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Choose rows of a table, uint32 [table_rows, num_perm]; None: all, in order."""
+        self._table, self._rows = table, rows
+        self.num_perm = table.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._table) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, which: slice | np.ndarray) -> np.ndarray:
+        """Return the signatures of the chosen rows by their number among these, uint32 [num_rows, num_perm]."""
+        return self._table[which] if self._rows is None else self._table[self._rows[which]]
+
+
+def estimate(signed: Signed, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the estimated Jaccard similarity of each pair, float32: the fraction of equal signature values.
 
     Args:
-        signatures: uint32 [num_rows, num_perm].
         one, other: row numbers, int [num_pairs].
     """
     equal = [
-        (signatures[one[at : at + _CHUNK_PAIRS]] == signatures[other[at : at + _CHUNK_PAIRS]]).mean(
-            axis=1, dtype=np.float32
-        )
+        (signed[one[at : at + _CHUNK_PAIRS]] == signed[other[at : at + _CHUNK_PAIRS]]).mean(axis=1, dtype=np.float32)
         for at in range(0, len(one), _CHUNK_PAIRS)
     ]
     return np.concatenate(equal) if equal else np.empty(0, np.float32)
@@ -52,15 +67,13 @@ def estimate(signatures: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.n
 class Buckets:
     """Rows that share a band with another row, by band."""
 
-    def __init__(self, signatures: np.ndarray, bands: int, rows: int) -> None:
+    def __init__(self, signed: Signed, bands: int, rows: int) -> None:
         """Sort rows into buckets; rows without any text (all permutations at their maximum) go into none.
 
-        Args:
-            signatures: uint32 [num_rows, num_perm], num_perm >= bands * rows.
+        Signatures have bands * rows permutations or more.
         """
-        keys = _band_keys(signatures, bands, rows)
-        has_text = signatures.min(axis=1, initial=np.iinfo(np.uint32).max) != np.iinfo(np.uint32).max
-        self._num_rows = len(signatures)
+        keys, has_text = _band_keys(signed, bands, rows)
+        self._num_rows = len(signed)
         self._bands = [_Band(keys[band], has_text) for band in range(bands)]
         self._num_superfluous = 0
 
@@ -142,17 +155,21 @@ class _Band:
         self._set(self._members[stays], self._keys[stays], len(dropped))
 
 
-def _band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return a 32-bit key per band and row, uint32 [bands, num_rows]: FNV-1a over the band's values (Fowler et al.).
+def _band_keys(signed: Signed, bands: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a 32-bit key per band and row, uint32 [bands, num_rows]: FNV-1a over the band's values (Fowler et al.); and
+    whether a row has any text, bool [num_rows].
 
     Unequal bands may share a key, about once in 2^32 pairs; such a pair is a superfluous candidate.
     """
-    keys = np.empty((bands, len(signatures)), dtype=np.uint32)
-    for at in range(0, len(signatures), _CHUNK_ROWS):
-        chunk = np.ascontiguousarray(signatures[at : at + _CHUNK_ROWS, : bands * rows].T).reshape(bands, rows, -1)
+    keys = np.empty((bands, len(signed)), dtype=np.uint32)
+    has_text = np.empty(len(signed), dtype=bool)
+    for at in range(0, len(signed), _CHUNK_ROWS):
+        signatures = signed[slice(at, at + _CHUNK_ROWS)]
+        has_text[at : at + _CHUNK_ROWS] = (signatures != EMPTY_SIGNATURE).any(axis=1)
+        chunk = np.ascontiguousarray(signatures[:, : bands * rows].T).reshape(bands, rows, -1)
         key = np.full((bands, chunk.shape[2]), 2166136261, dtype=np.uint32)
         for row in range(rows):
             key = (key ^ chunk[:, row]) * np.uint32(16777619)
             key ^= key >> np.uint32(15)
         keys[:, at : at + _CHUNK_ROWS] = key
-    return keys
+    return keys, has_text

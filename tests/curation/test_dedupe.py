@@ -207,7 +207,7 @@ def test_estimates_are_datasketchs():
         sketch.update_batch(hashes[begin:end].tolist())
     one, other = np.triu_indices(len(prompts), 1)
     expected = [sketches[a].jaccard(sketches[b]) for a, b in zip(one, other, strict=True)]
-    estimates = lsh.estimate(minhash(hashes, starts, num_perm=125), one, other)
+    estimates = lsh.estimate(lsh.Signed(minhash(hashes, starts, num_perm=125)), one, other)
     assert estimates == pytest.approx(expected, abs=1e-6)
 
 
